@@ -1,0 +1,1 @@
+"""How people and programs reach Palomar: command line and console."""

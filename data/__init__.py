@@ -1,0 +1,1 @@
+"""What happened: interactions, where they are kept, and how foreign logs become interactions."""

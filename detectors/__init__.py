@@ -1,0 +1,1 @@
+"""What changed, and what it means: behaviour statistics, and the detectors that read them."""

@@ -1,0 +1,1 @@
+"""What is learnt and what ships: the policy, its update, evaluation, the registry, and the cycle."""
