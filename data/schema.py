@@ -7,7 +7,8 @@ and everything later reads them.
 Three rules hold throughout:
 
 - **None means "not known"**, never zero and never "no". A log without token counts has ``tokens_out=None``.
-- **author is not role**: in most formats the harness speaks as "user". ``role`` is what the log said, ``author`` who it was.
+- **author is not role**: in most formats the harness speaks as "user". ``role`` is what the log said, ``author`` who
+  it was.
 - **nothing is lost**: what a format holds and the schema does not name is kept as JSON text in ``extra_json``.
 
 Times are UTC. Durations are seconds. Text is as logged; it is untrusted and must be shown as text, never as markup.
@@ -112,7 +113,7 @@ class Edit(Record):
     """Programming language by file ending, lower case (``python``); None where unknown."""
     hunks: tuple[Hunk, ...] = ()
     text: str | None = None
-    """The edit exactly as logged, where hunks could not be read from it (``form="unknown"``) or would lose something."""
+    """The edit exactly as logged, where hunks could not be read from it (``form="unknown"``) or would lose some of it."""
     lines_added: Count | None = None
     lines_removed: Count | None = None
     functions_before: tuple[FunctionMeasure, ...] | None = None

@@ -45,7 +45,7 @@ class Measure:
 
 
 def benchmarks() -> dict[str, str]:
-    """Name of each benchmark -> first line of its docstring; the folder is walked without importing the modules' needs."""
+    """Name of each benchmark -> its module; the folder is walked, nothing is imported."""
     return {info.name.replace("_", "-"): info.name for info in iter_modules(__path__)}
 
 
