@@ -113,7 +113,7 @@ class Edit(Record):
     """Programming language by file ending, lower case (``python``); None where unknown."""
     hunks: tuple[Hunk, ...] = ()
     text: str | None = None
-    """The edit exactly as logged, where hunks could not be read from it (``form="unknown"``) or would lose some of it."""
+    """The edit exactly as logged, where hunks could not be read from it or would lose some of it."""
     lines_added: Count | None = None
     lines_removed: Count | None = None
     functions_before: tuple[FunctionMeasure, ...] | None = None
