@@ -1,0 +1,73 @@
+"""Settings of the trainer, apart from the code they steer: reading them loads neither torch nor transformers.
+
+Values are checked where they are given; an unknown key or a value out of range is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+_STRICT = ConfigDict(extra="forbid")
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+Baseline = Literal["batch", "group", "context"]
+
+
+@dataclass(frozen=True, config=_STRICT)
+class PolicyConfig:
+    """Where and how the policy runs."""
+
+    max_new_tokens: AtLeastOne = 48
+    """Longest answer, in tokens; a longer one is cut."""
+    sampling_batch: AtLeastOne = 512
+    """Prompts decoded at once."""
+    device: Literal["auto", "cpu"] = "auto"
+    """``auto``: the accelerator that `accelerate` finds, else the CPU."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights in memory."""
+    threads: AtLeastOne = 1
+    """OpenMP threads of this process. Two on a loaded two-core machine cost 20x in a trial (they spin)."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class AdvantageConfig:
+    """How rewards become advantages; see ``palomar.trainer.advantages``."""
+
+    baseline: Baseline = "batch"
+    """What is subtracted from a reward: the mean of the batch, of its group, or of its context."""
+    scale: bool = True
+    """Divide by the standard deviation over the batch, so that the step does not depend on the reward's unit."""
+    context_edges: tuple[Share, ...] = (1 / 3, 2 / 3)
+    """Edges, on both predicted failure and ambiguity, of the strata of the ``context`` baseline."""
+    max_lag: Annotated[int, Field(ge=0)] = 1
+    """Oldest policy, in cycles back, whose samples are still trained on. 1 lets late feedback in."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class UpdateConfig:
+    """One cycle's policy-gradient update; see ``palomar.trainer.update``."""
+
+    learning_rate: Positive = 1e-3
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    """Adam's decay of the mean and of the mean square of the gradient."""
+    steps: Annotated[int, Field(ge=1, le=4)] = 4
+    """Optimiser steps a cycle; each sample is used in one of them. Beyond 4 the clip suppresses rare good tokens."""
+    clip: Share = 0.2
+    """Importance ratios count up to 1 +- this."""
+    kl_coefficient: NotNegative = 0.0
+    """Weight of KL(policy || base), in nats a token."""
+    entropy_coefficient: NotNegative = 0.0
+    """Weight of the policy's entropy, in nats a token."""
+    gradient_clip: Positive = 1.0
+    """Largest norm of the gradient."""
+    micro_batch: AtLeastOne = 64
+    """Samples in memory at once; gradients add up over micro-batches."""
+    report_samples: AtLeastOne = 256
+    """Samples on which the distance to base and sampler is measured after the update."""
