@@ -32,6 +32,11 @@ class Sample:
     weight: float
     reason: str | None
 
+    @property
+    def sampled_tokens(self) -> int:
+        """How many of its tokens the policy sampled."""
+        return sum(logprob is not None for logprob in self.logprobs)
+
 
 @dataclass(frozen=True)
 class TrainingBatch:

@@ -146,7 +146,7 @@ class Policy:
 
     @torch.inference_mode()
     def _sample(self, prompts: Sequence[Sequence[int]], generator: Any) -> list[tuple[list[int], list[float]]]:
-        """Sampled tokens and their log-probabilities, per prompt. N prompts of up to P tokens, V words, T new tokens."""
+        """Sampled tokens and their log-probabilities, per prompt. N prompts of up to P tokens, V words, T new ones."""
         longest = max(len(prompt) for prompt in prompts)
         room = self.model.config.max_position_embeddings
         if longest + self.config.max_new_tokens > room:

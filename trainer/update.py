@@ -29,6 +29,7 @@ from palomar.trainer.batch import Sample, TrainingBatch
 from palomar.trainer.config import UpdateConfig
 from palomar.trainer.hf import Accelerator, torch
 from palomar.trainer.policy import Policy
+from palomar.trainer.tensors import Tokens, log_softmax, micro_batches, target_logp, to_tensors
 
 Tensor = torch.Tensor
 UpdateStatus = Literal["updated", "empty", "all_excluded", "no_spread", "not_finite"]
@@ -129,8 +130,8 @@ class _Learner:
     def loss(self, samples: Sequence[Sample], step: int) -> Tensor:
         """Sum of the loss over the sampled tokens of a micro-batch, to be divided by the tokens of the whole step."""
         device = next(self.model.parameters()).device
-        tokens = _tensors(samples, self.pad_id, device)
-        logp = _log_softmax(self.model, tokens)
+        tokens = to_tensors(samples, self.pad_id, device)
+        logp = log_softmax(self.model, tokens)
         advantage = torch.tensor([sample.advantage for sample in samples], dtype=torch.float32, device=device)[:, None]
         change = _change(logp, tokens)  # (N, K)
         ratio = change.exp()
@@ -193,8 +194,8 @@ def update(
     model.train()
     for step, part in enumerate(_parts(batch.trained, config.steps, seed)):
         optimizer.zero_grad()
-        tokens = sum(_sampled(sample) for sample in part)
-        for micro in _micro_batches(part, config.micro_batch):
+        tokens = sum(sample.sampled_tokens for sample in part)
+        for micro in micro_batches(part, config.micro_batch):
             accelerator.backward(learner.loss(micro, step) / tokens)
         norm = float(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip))
         if not math.isfinite(norm):
@@ -228,59 +229,15 @@ def _parts(samples: Sequence[Sample], steps: int, seed: int) -> Iterator[list[Sa
             yield part
 
 
-def _micro_batches(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
-    by_length = sorted(samples, key=lambda sample: len(sample.ids))
-    for start in range(0, len(by_length), size):
-        yield by_length[start : start + size]
-
-
-def _sampled(sample: Sample) -> int:
-    return sum(logprob is not None for logprob in sample.logprobs)
-
-
-@dataclass
-class _Tokens:
-    """A micro-batch as tensors. N samples, L tokens of the longest, K places from the first sampled one on."""
-
-    ids: Tensor  # (N, L), padded on the right: causal attention never looks there
-    targets: Tensor  # (N, K): the token that each of the last K places predicts
-    sampler_logp: Tensor  # (N, K): its log-probability when it was sampled, 0 elsewhere
-    mask: Tensor  # (N, K): 1 where the policy sampled it
-
-
-def _tensors(samples: Sequence[Sample], pad_id: int, device: Any) -> _Tokens:
-    longest = max(len(sample.ids) for sample in samples)
-    ids = torch.full((len(samples), longest), pad_id)
-    logp = torch.full((len(samples), longest), math.nan)
-    for row, sample in enumerate(samples):
-        ids[row, : len(sample.ids)] = torch.tensor(sample.ids)
-        logp[row, : len(sample.ids)] = torch.tensor(
-            [math.nan if value is None else value for value in sample.logprobs], dtype=torch.float32
-        )
-    mask = ~logp.isnan()
-    # Only from the token before the first sampled one on is a prediction needed: for a real model's vocabulary the
-    # logits of the prompt would be most of the memory.
-    first = int(mask.any(0).nonzero()[0])
-    ids, logp, mask = ids.to(device), logp.nan_to_num(0.0).to(device), mask.to(device)
-    return _Tokens(ids, ids[:, first:], logp[:, first:], mask[:, first:].float())
-
-
-def _log_softmax(model: Any, tokens: _Tokens) -> Tensor:
-    """Log-probabilities of every word at the K places: (N, K, V)."""
-    keep = tokens.targets.shape[1] + 1
-    logits = model(input_ids=tokens.ids, use_cache=False, logits_to_keep=keep).logits
-    return torch.log_softmax(logits[:, :-1].float(), dim=-1)
-
-
-def _change(logp: Tensor, tokens: _Tokens) -> Tensor:
+def _change(logp: Tensor, tokens: Tokens) -> Tensor:
     """l' - l of each sampled token, 0 elsewhere: (N, K)."""
-    return (logp.gather(2, tokens.targets[..., None])[..., 0] - tokens.sampler_logp) * tokens.mask
+    return (target_logp(logp, tokens) - tokens.sampler_logp) * tokens.mask
 
 
-def _kl_to(base: Policy, tokens: _Tokens, logp: Tensor) -> Tensor:
+def _kl_to(base: Policy, tokens: Tokens, logp: Tensor) -> Tensor:
     """KL(policy || base) at each of the K places, exact over the vocabulary: (N, K)."""
     with torch.no_grad():
-        base_logp = _log_softmax(base.model, tokens)
+        base_logp = log_softmax(base.model, tokens)
     return (logp.exp() * (logp - base_logp)).sum(-1)
 
 
@@ -295,9 +252,9 @@ def kl_distances(
 ) -> tuple[float, float | None]:
     """KL(sampler || policy), sampled, and KL(policy || base), exact, in nats an interaction, at the samples' tokens."""
     to_sampler, to_base = 0.0, 0.0
-    for micro in _micro_batches(samples, micro_batch):
-        tokens = _tensors(micro, policy.pad_id, policy.device)
-        logp = _log_softmax(policy.model, tokens)
+    for micro in micro_batches(samples, micro_batch):
+        tokens = to_tensors(micro, policy.pad_id, policy.device)
+        logp = log_softmax(policy.model, tokens)
         to_sampler += float(_k3(_change(logp, tokens)).sum())
         if base is not None:
             to_base += float((_kl_to(base, tokens, logp) * tokens.mask).sum())
@@ -350,7 +307,7 @@ def _table(batch: TrainingBatch, uses: dict[str, _Use]) -> pa.Table:
                 "trained": use is not None,
                 "reason": sample.reason,
                 "step": use and use.step,
-                "tokens": _sampled(sample),
+                "tokens": sample.sampled_tokens,
                 "ratio": use and use.ratio,
                 "clipped": use and use.clipped,
                 "kl_sampler": use and use.kl_sampler,
