@@ -4,6 +4,7 @@
     ├── IngestError        a foreign record that could not be read: where, which field, what is wrong
     ├── ConfigError        a config or reward spec that says something we do not understand: file, line, key
     ├── LakeError          the Parquet lake disagrees with what it was told
+    │   └── ConflictError  an id that is stored already, with other content
     ├── StoreError         the database refused, or is not there
     ├── LedgerError        samples do not add up; the cycle stops
     ├── StaleDataError     training data is older than the configured policy lag
@@ -58,6 +59,18 @@ class ConfigError(PalomarError):
 
 class LakeError(PalomarError):
     """The lake on disk is not what was asked for (missing table, other schema, conflicting content)."""
+
+
+@dataclass(eq=False)
+class ConflictError(LakeError):
+    """Interactions whose id is taken by other content; nothing of the batch was written."""
+
+    problem: str
+    interaction_ids: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = "" if len(self.interaction_ids) <= 3 else f" and {len(self.interaction_ids) - 3} more"
+        return f"{self.problem}: {', '.join(repr(name) for name in self.interaction_ids[:3])}{more}"
 
 
 class StoreError(PalomarError):
