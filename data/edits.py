@@ -154,9 +154,11 @@ def from_whole_file(path: str | None, text: str, outcome: EditOutcome = "unknown
 
 
 _SEARCH_REPLACE = re.compile(
-    r"^(?P<path>[^\n]*)\n(?:```[^\n]*\n)?<{5,9} ?SEARCH[^\n]*\n(?P<old>.*?)^={5,9}[ \t]*\n(?P<new>.*?)^>{5,9} ?REPLACE",
+    r"^(?P<path>[^\n]*)\n(?:(?:```|<source>)[^\n]*\n)?<{5,9} ?(?:SEARCH|ORIGINAL|HEAD)[^\n]*\n"
+    r"(?P<old>.*?)^={5,9}[ \t]*\n(?P<new>.*?)^>{5,9} ?(?:REPLACE|UPDATED|updated)",
     re.MULTILINE | re.DOTALL,
 )
+"""Aider's blocks, those of its older releases (ORIGINAL/UPDATED, HEAD/updated) among them."""
 
 
 def from_search_replace(text: str, outcome: EditOutcome = "unknown") -> tuple[Edit, ...]:

@@ -402,7 +402,7 @@ def interactions(
         moved = _parents_from(group)
         fields: dict[str, Any] = {
             **common,
-            **_summary(moved),
+            **summary(moved),
             **((last or {}) if final else {}),
         }
         feedback = tuple(fields.pop("feedback", ()))
@@ -468,7 +468,7 @@ def _reactions(group: Sequence[tuple[int, Step]], reaction: Sequence[Step]) -> t
     return tuple(Feedback.model_validate({"kind": kind, "at": step.at, "text": step.text}) for step in reaction)
 
 
-def _summary(steps: Sequence[Step]) -> dict[str, Any]:
+def summary(steps: Sequence[Step]) -> dict[str, Any]:
     """Times and tokens of an interaction from its steps; a sum is known only where every part is."""
     agent = [step for step in steps if step.author == "agent"]
     times = [step.at for step in steps if step.at is not None]
