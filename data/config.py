@@ -33,10 +33,19 @@ def read_config(path: Path, model: type[Model]) -> Model:
 def parse_config(text: str, model: type[Model], *, source: str) -> Model:
     """YAML text as a `model`; `source` is what errors call it."""
     value, lines = parse_yaml(text, source=source)
+    return validated(value, model, lines, source=source)
+
+
+def validated(value: Any, model: type[Model], lines: dict[KeyPath, int], *, source: str, at: KeyPath = ()) -> Model:
+    """A plain value, found at key path `at` of a file, as a `model`; for files whose parts have models of their own.
+
+    A validator that knows which key is to blame, and is not on it, raises PydanticCustomError with that key's path in
+    its context as ``path``.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as exc:
-        raise _config_error(exc, model, lines, source) from exc
+        raise _config_error(exc, model, lines, source, at) from exc
 
 
 def parse_yaml(text: str, *, source: str) -> tuple[Any, dict[KeyPath, int]]:
@@ -64,6 +73,8 @@ def parse_yaml(text: str, *, source: str) -> tuple[Any, dict[KeyPath, int]]:
         ) from exc
     except yaml.YAMLError as exc:
         raise ConfigError(source, None, None, f"not YAML: {exc}") from exc
+    except RecursionError as exc:
+        raise ConfigError(source, None, None, "is nested too deeply") from exc
 
 
 def _record_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:
@@ -96,22 +107,24 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def _config_error(exc: ValidationError, model: type[BaseModel], lines: dict[KeyPath, int], source: str) -> ConfigError:
+def _config_error(
+    exc: ValidationError, model: type[BaseModel], lines: dict[KeyPath, int], source: str, at: KeyPath
+) -> ConfigError:
     """The first of pydantic's complaints, said with line and key; the number of further ones is added."""
     first, *others = exc.errors()
     # pydantic also puts names of union members into the path; keep what the file really has.
-    path: KeyPath = ()
-    for part in first["loc"]:
+    path = at
+    for part in (*first["loc"], *first.get("ctx", {}).get("path", ())):
         if (*path, part) in lines:
             path = (*path, part)
     wanted = first["loc"][-1] if first["loc"] else None
     key = (*path, str(wanted)) if first["type"] == "missing" else path
     problem = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        problem = "unknown key" + _suggestion(str(wanted), _known_keys(model, path[:-1]))
+        problem = "unknown key" + _suggestion(str(wanted), _known_keys(model, path[len(at) : -1]))
     elif first["type"] == "missing":
         problem = "is missing"
-    elif not isinstance(first["input"], dict | list):
+    elif isinstance(first["input"], str | int | float | bool | None):
         problem += f" (got {first['input']!r})"
     if others:
         problem += f"; and {len(others)} more problem{'s' if len(others) > 1 else ''}"

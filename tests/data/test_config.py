@@ -72,3 +72,8 @@ def test_syntax_aliases_tags_and_size_are_refused(text: str, problem: str) -> No
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "none.yaml", Outer)
+
+
+def test_brackets_nested_ten_thousand_deep_are_refused_without_a_crash() -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        parse_yaml("[" * 10_000 + "]" * 10_000, source="spec.yaml")
