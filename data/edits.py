@@ -6,15 +6,18 @@ here applies an edit or says whether it succeeded: `outcome` is what the caller 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import Any
 
 from unidiff import PatchSet
 from unidiff.errors import UnidiffParseError
 
-from palomar.data.schema import Edit, EditForm, EditOutcome, Hunk
+from palomar.data.schema import Edit, EditForm, EditOutcome, Hunk, ToolCall
 
 LANGUAGES = {
     ".py": "python", ".pyi": "python", ".js": "javascript", ".jsx": "javascript", ".mjs": "javascript",
@@ -198,6 +201,102 @@ def from_shell(command: str, outcome: EditOutcome = "unknown") -> tuple[Edit, ..
         body = next((bodies[mark] for mark in marks if mark in bodies), None)
         found.extend(_command_edits(words, body, command, outcome))
     return tuple(found)
+
+
+_PATHS = ("path", "file_path", "filepath", "filename", "file_name", "file", "target_file", "TargetFile")
+_OLD = ("old_string", "old_str", "old_text", "search", "oldText", "old")
+_NEW = ("new_string", "new_str", "new_text", "replace", "newText", "new", "replacement")
+_WHOLE = ("content", "file_text", "contents", "text", "file_contents")
+_COMMANDS = ("command", "cmd", "script", "keystrokes")
+_SHELLS = re.compile(r"bash|shell|terminal|command|exec|run", re.IGNORECASE)
+_WRITERS = re.compile(r"write|create|save|put|overwrite", re.IGNORECASE)
+_OUTCOMES: dict[str, EditOutcome] = {
+    "ok": "applied", "failed": "failed", "timed_out": "failed", "refused": "failed", "not_run": "failed",
+}  # fmt: skip
+
+
+def for_call(call: ToolCall) -> tuple[Edit, ...]:
+    """Edits that a tool call makes (or tried to), by the argument names that edit tools share.
+
+    Read are: old and new string with a path, whole contents with a path from a tool that writes or creates, a diff or a
+    ``*** Begin Patch`` text, lists of such edits, and shell commands. The outcome follows the call's: a call that did
+    not run left the file as it was. Arguments that are no JSON give no edit, since what they meant cannot be told.
+    """
+    arguments = _object(call.arguments)
+    if arguments is None or not call.name:
+        return ()
+    return from_arguments(call.name, arguments, _OUTCOMES.get(call.outcome, "unknown"))
+
+
+def from_arguments(name: str, arguments: Mapping[str, Any], outcome: EditOutcome = "unknown") -> tuple[Edit, ...]:
+    """Edits in the parsed arguments of a call of tool `name`; see `for_call`."""
+    path = _first(arguments, _PATHS)
+    old, new = _first(arguments, _OLD), _first(arguments, _NEW)
+    if old is not None and new is not None:
+        return (from_old_new(path, old, new, outcome),)
+    parts = arguments.get("edits")
+    if isinstance(parts, list):
+        given = {} if path is None else {"path": path}
+        inner = [from_arguments(name, {**given, **part}, outcome) for part in parts if isinstance(part, dict)]
+        return tuple(item for group in inner for item in group)
+    for key in ("patch", "diff", "input"):
+        text = arguments.get(key)
+        if isinstance(text, str) and (found := from_patch(text, outcome)):
+            return found
+    whole = _first(arguments, _WHOLE)
+    action = arguments.get("command")
+    if path is not None and whole is not None and (_WRITERS.search(name) or action == "create"):
+        return (from_whole_file(path, whole, outcome),)
+    if path is not None and new is not None and (action == "insert" or "insert_line" in arguments):
+        line = arguments.get("insert_line")
+        start = line + 1 if isinstance(line, int) and line >= 0 else None
+        hunk = Hunk(before="", after=new, start_after=start)
+        return (edit(path, "old_new", (hunk,), outcome=outcome, lines_added=_lines(new), lines_removed=0),)
+    command = _first(arguments, _COMMANDS)
+    if command is not None and path is None and _SHELLS.search(name):
+        return from_shell(command, outcome)
+    return ()
+
+
+def from_patch(text: str, outcome: EditOutcome = "unknown") -> tuple[Edit, ...]:
+    """A unified diff, or a ``*** Begin Patch`` text (whose hunks have no line numbers and are kept as text)."""
+    if "*** Begin Patch" not in text:
+        return from_unified_diff(text, outcome)
+    found = []
+    for match in _PATCH_FILE.finditer(text):
+        lines = match["body"].splitlines()
+        added = sum(line.startswith("+") for line in lines)
+        removed = sum(line.startswith("-") for line in lines)
+        known = match["verb"] != "Delete"
+        found.append(
+            edit(
+                match["path"].strip(),
+                "unknown",
+                text=match.group(),
+                outcome=outcome,
+                lines_added=added,
+                lines_removed=removed if known else None,
+            )
+        )
+    return tuple(found)
+
+
+_PATCH_FILE = re.compile(
+    r"^\*\*\* (?P<verb>Add|Update|Delete) File: (?P<path>[^\n]+)\n(?P<body>(?:(?!\*\*\* (?:Add|Update|Delete|End) )[^\n]*\n?)*)",
+    re.MULTILINE,
+)
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _first(arguments: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    return next((arguments[key] for key in keys if isinstance(arguments.get(key), str)), None)
 
 
 def _without_heredocs(command: str) -> tuple[str, dict[str, str]]:

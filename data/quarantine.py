@@ -21,6 +21,7 @@ Kind = Literal[
     "empty",  # nothing in it
     "unknown_format",  # no source recognises the file
     "schema",  # well-formed, but not what its format says: a missing or ill-typed field
+    "conflict",  # its id is stored already, with other content
     "no_interaction",  # well-formed, and holds no request with an answer
     "unreadable",  # the system refused: permission, dangling link, input/output error
     "unexpected",  # our reader failed on it in a way we did not foresee; please report

@@ -29,6 +29,7 @@ import importlib
 import os
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -37,11 +38,13 @@ from pydantic import ValidationError
 
 from palomar.data.errors import IngestError
 from palomar.data.quarantine import Quarantined, quarantined
-from palomar.data.schema import Interaction
+from palomar.data.schema import Feedback, Interaction
 from palomar.data.sources._file import Head, Line, Native, SourceFile
 
 __all__ = [
     "Head",
+    "Item",
+    "LateFeedback",
     "Line",
     "Native",
     "Source",
@@ -61,6 +64,20 @@ MINIMUM_CONFIDENCE = 0.3
 _SKIPPED_FOLDERS = {".git", "__pycache__", "node_modules"}
 
 
+@dataclass(frozen=True)
+class LateFeedback:
+    """A reaction that a log gives on its own, for an interaction that it names."""
+
+    interaction_id: str
+    feedback: Feedback
+    origin: str
+    origin_record: int
+
+
+Item = Interaction | LateFeedback | Quarantined
+"""What reading a file gives."""
+
+
 class Source(Protocol):
     """One foreign format."""
 
@@ -73,7 +90,7 @@ class Source(Protocol):
         """Confidence 0..1 that the file is of this format, from its name and first bytes. Must not raise."""
         ...
 
-    def read(self, file: SourceFile) -> Iterator[Interaction | Quarantined]:
+    def read(self, file: SourceFile) -> Iterator[Item]:
         """The file's interactions, and an entry for each record that gave none."""
         ...
 
@@ -81,6 +98,7 @@ class Source(Protocol):
 _REGISTRY: dict[str, Source] = {}
 
 C = TypeVar("C", bound=type)
+T = TypeVar("T", bound=Interaction | LateFeedback)
 
 
 def source(name: str) -> Callable[[C], C]:
@@ -116,8 +134,8 @@ def detect(head: Head) -> Source | None:
 def each_record(
     file: SourceFile,
     records: Iterable[Native | Quarantined],
-    parse: Callable[[Native, SourceFile], Iterable[Interaction]],
-) -> Iterator[Interaction | Quarantined]:
+    parse: Callable[[Native, SourceFile], Iterable[T]],
+) -> Iterator[T | Quarantined]:
     """Run `parse` over native records; each ends as at least one interaction or as one quarantine entry.
 
     This is the boundary where a foreign record may fail in any way: `parse` raises IngestError for what it foresees, a
@@ -142,12 +160,13 @@ def each_record(
         if isinstance(parsed, Quarantined):
             yield parsed
         else:
+            file.records_kept += 1
             yield from parsed
 
 
 def _parsed(
-    record: Native, file: SourceFile, parse: Callable[[Native, SourceFile], Iterable[Interaction]]
-) -> list[Interaction] | Quarantined:
+    record: Native, file: SourceFile, parse: Callable[[Native, SourceFile], Iterable[T]]
+) -> list[T] | Quarantined:
     origin = file.origin if record.member is None else f"{file.origin}!{record.member}"
     try:
         found = list(parse(record, file))
@@ -165,13 +184,15 @@ def _parsed(
     return file.quarantine(error, record.bytes(), byte_offset=record.byte_offset)
 
 
-def read_file(file: SourceFile, format: str = "auto") -> Iterator[Interaction | Quarantined]:
+def read_file(file: SourceFile, format: str = "auto") -> Iterator[Item]:
     """Interactions and quarantine entries of one file. Sets ``file.format``.
 
     Raises KeyError for a format that is not registered.
     """
     named = None if format == "auto" else sources()[format]
     try:
+        if file.path.exists() and not file.path.is_file():  # a pipe or device could block for ever
+            raise file.error("unreadable", "not a regular file")
         if file.head.shape == "empty":
             raise file.error("empty", "the file is empty")
         reader = named or detect(file.head)
@@ -219,7 +240,7 @@ def files_under(path: Path | str) -> Iterator[tuple[Path, str]]:
             yield Path(found), found
 
 
-def read_path(path: Path | str, format: str = "auto") -> Iterator[Interaction | Quarantined]:
+def read_path(path: Path | str, format: str = "auto") -> Iterator[Item]:
     """Interactions and quarantine entries of all files below `path` (file, folder or glob)."""
     for found, origin in files_under(path):
         yield from read_file(SourceFile(found, origin), format)

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from palomar.data.code_metrics import measured
+from palomar.data.edits import for_call
 from palomar.data.errors import IngestError
 from palomar.data.schema import (
     CallOutcome,
@@ -281,6 +283,15 @@ class Transcript:
         self.add(step.model_copy(update={"text": None}))
         return True
 
+    def finished(self) -> list[Step]:
+        """The steps, with the edits that their tool calls make (where none were given), their functions measured."""
+        return [
+            step
+            if step.edits or not step.tool_calls
+            else step.model_copy(update={"edits": tuple(measured(e) for c in step.tool_calls for e in for_call(c))})
+            for step in self.steps
+        ]
+
     def _find(self, call_id: str | None) -> tuple[int, int] | None:
         if call_id is not None:
             same = [place for place, call in self._open.items() if call.call_id == call_id]
@@ -299,6 +310,14 @@ def extra(**values: Any) -> str | None:
     """JSON text of what the schema does not name, without the empty ones; None where nothing is left."""
     kept = {key: value for key, value in values.items() if value not in (None, "", [], {}, ())}
     return _json.dumps(kept) if kept else None
+
+
+_CALL_LIKE = re.compile(r"<tool_call>|<function_call>|<function=\w|<invoke name=|<\|tool_call|\[TOOL_CALLS\]")
+
+
+def looks_like_call(text: str | None) -> bool:
+    """Whether a text holds the markup of a tool call, in one of the forms that models are trained to write."""
+    return bool(text) and _CALL_LIKE.search(text or "") is not None
 
 
 _CLOSING = "\"'`*_)]}»”’ \t\r\n"
@@ -421,12 +440,14 @@ def interactions(
     return found
 
 
-def _groups(steps: Sequence[Step]) -> list[tuple[list[tuple[int, Step]], list[Step]]]:
+def _groups(
+    steps: Sequence[Step], reactions: Mapping[int, Feedback]
+) -> list[tuple[list[tuple[int, Step]], list[Step]]]:
     """Steps (with their index) of each interaction, and the person's steps that came right after it."""
     groups: list[list[tuple[int, Step]]] = [[]]
     answered = False
     for index, step in enumerate(steps):
-        if step.author == "person" and answered:
+        if step.author == "person" and answered and index not in reactions:
             groups.append([])
             answered = False
         groups[-1].append((index, step))
@@ -436,6 +457,17 @@ def _groups(steps: Sequence[Step]) -> list[tuple[list[tuple[int, Step]], list[St
         groups.pop()
         reactions = reactions[:-1]
     return list(zip(groups, reactions, strict=True))
+
+
+def _asking(group: list[tuple[int, Step]]) -> list[tuple[int, Step]]:
+    """The group with `is_question` decided for the agent's steps whose reader left it open."""
+    final = max((index for index, step in group if step.author == "agent" and step.branch is None), default=-1)
+    return [
+        (index, asks(step, ends_turn=index == final))
+        if step.author == "agent" and step.is_question is None
+        else (index, step)
+        for index, step in group
+    ]
 
 
 def _opening(group: Sequence[tuple[int, Step]]) -> list[Step]:

@@ -64,7 +64,7 @@ class Head:
 
     @cached_property
     def records(self) -> list[Any]:
-        """The first JSON values (up to 8): lines of a JSONL file or the one document, cut-off ones as far as they go."""
+        """The first JSON values (up to 8): lines of a JSONL file or the one document, cut-off ones so far."""
         if self.shape == "json":
             found = [_json.partial(self.text.lstrip())]
         elif self.shape == "jsonl":
@@ -146,6 +146,8 @@ class SourceFile:
     max_line_bytes: int = MAX_LINE_BYTES
     records_read: int = field(default=0, init=False)
     """Native records drawn so far, whatever became of them (see `palomar.data.sources.each_record`)."""
+    records_kept: int = field(default=0, init=False)
+    """Those of them that gave interactions (or feedback); the others are in quarantine, one entry each."""
     bytes_read: int = field(default=0, init=False)
 
     @cached_property
