@@ -26,7 +26,13 @@ CASES = [
     ([-5_000, -10], [], False),
 ]
 SITES = [
-    ("wrong-slice", "transfers[free_transfers:]", "transfers[free_transfers + 1 :]", "transfers[:free_transfers]", "transfers"),
+    (
+        "wrong-slice",
+        "transfers[free_transfers:]",
+        "transfers[free_transfers + 1 :]",
+        "transfers[:free_transfers]",
+        "transfers",
+    ),
     ("off-by-one", "average > 250_000", "average >= 250_000", "lowest > 250_000", "average < 250_000"),
     ("wrong-operator", "lowest < 0", "lowest <= 0", "lowest > 0", "average < 0"),
 ]

@@ -28,7 +28,13 @@ CASES = [
     (3, (20, 20, 20), 9),
 ]
 SITES = [
-    ("wrong-operator", "max(weight_kg, volume / 5000)", "weight_kg + volume / 5000", "min(weight_kg, volume / 5000)", "weight_kg"),
+    (
+        "wrong-operator",
+        "max(weight_kg, volume / 5000)",
+        "weight_kg + volume / 5000",
+        "min(weight_kg, volume / 5000)",
+        "weight_kg",
+    ),
     ("off-by-one", "longest > 120", "longest >= 120", "longest < 120", "sum(sides_cm) > 120"),
     ("wrong-constant", "price *= 1.5", "price += 150", "price *= 15", "price += 1.5"),
 ]

@@ -35,6 +35,18 @@ CASES = [
 ]
 SITES = [
     ("missing-edge-case", "if day not in closed", "if day not in closed or day % 7 == 0", "if day in closed", ""),
-    ("off-by-one", "position - last_worked.get(name, -99) > rest", "position - last_worked.get(name, -99) >= rest", "last_worked.get(name, -99) - position > rest", "position > rest"),
-    ("swapped-arguments", "set(people) - set(last_worked)", "set(queue[:1]) - set(last_worked)", "set(last_worked) - set(people)", "set(people) & set(last_worked)"),
+    (
+        "off-by-one",
+        "position - last_worked.get(name, -99) > rest",
+        "position - last_worked.get(name, -99) >= rest",
+        "last_worked.get(name, -99) - position > rest",
+        "position > rest",
+    ),
+    (
+        "swapped-arguments",
+        "set(people) - set(last_worked)",
+        "set(queue[:1]) - set(last_worked)",
+        "set(last_worked) - set(people)",
+        "set(people) & set(last_worked)",
+    ),
 ]

@@ -27,7 +27,19 @@ CASES = [
     ("Re-do: redo re do x1 X1", (), 5),
 ]
 SITES = [
-    ("missing-edge-case", "letter.isalnum()", "letter.isalnum() or letter in \"-'\"", "letter.isalpha()", "letter.isdigit()"),
-    ("wrong-default", "counts.get(word, 0) + 1", "min(9, counts.get(word, 0) + len(word))", "counts.get(word, 1) + 1", "1"),
+    (
+        "missing-edge-case",
+        "letter.isalnum()",
+        'letter.isalnum() or letter in "-\'"',
+        "letter.isalpha()",
+        "letter.isdigit()",
+    ),
+    (
+        "wrong-default",
+        "counts.get(word, 0) + 1",
+        "min(9, counts.get(word, 0) + len(word))",
+        "counts.get(word, 1) + 1",
+        "1",
+    ),
     ("wrong-order", "(-pair[1], pair[0])", "-pair[1]", "(pair[1], pair[0])", "pair[0]"),
 ]
