@@ -71,3 +71,33 @@ class UpdateConfig:
     """Samples in memory at once; gradients add up over micro-batches."""
     report_samples: AtLeastOne = 256
     """Samples on which the distance to base and sampler is measured after the update."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CloneConfig:
+    """How the base policy is cloned; see ``palomar.trainer.clone``."""
+
+    demonstrations: AtLeastOne = 12_000
+    epochs: AtLeastOne = 4
+    batch: AtLeastOne = 128
+    learning_rate: Positive = 3e-3
+
+
+@dataclass(frozen=True, config=_STRICT)
+class GateConfig:
+    """When `palomar.trainer.gate.EvaluationGate` lets a candidate through."""
+
+    alpha: Share = 0.01
+    """Chance to block a candidate that is no worse than the champion, over all suites and metrics together."""
+    min_tasks: AtLeastOne = 50
+    """Tasks that must have been measured on both sides; with fewer a comparison says nothing."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class EvaluationConfig:
+    """What a candidate and its champion are measured on before the gate decides."""
+
+    suites: tuple[str, ...] = ("held-out-tasks",)
+    """Names of suites in ``trainer/suites/``."""
+    tasks: AtLeastOne = 128
+    """Tasks of each suite; the same ones for all checkpoints of a run."""

@@ -1,4 +1,4 @@
-"""Sequences of tokens, some of them sampled by the policy, as tensors; and what the model says of them."""
+"""Sequences of tokens, some of them sampled by the policy, as tensors, and what the model says of them."""
 
 from __future__ import annotations
 

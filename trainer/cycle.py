@@ -1,0 +1,356 @@
+"""One cycle of real-time RL, as it is told in DESIGN: collect, distil, train, evaluate, decide, deploy.
+
+`run_cycle` is the whole of it. Each stage reads what earlier stages left in the lake and the store, writes its own
+outputs, and is recorded in the store last; a stage that is recorded is not done again. Outputs are idempotent and every
+stage is a function of its inputs and of (seed, cycle, stage), so that a run killed at any moment and resumed decides what
+an uninterrupted one would have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from palomar.data.errors import PalomarError
+from palomar.data.facts import facts
+from palomar.data.lake import Lake
+from palomar.data.schema import content_id
+from palomar.data.serving import Agent
+from palomar.data.store import Store
+from palomar.data.store import records as stored
+from palomar.data.store.records import StageName
+from palomar.detectors.measure import measure
+from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
+from palomar.reward import versions
+from palomar.reward.scoring import score
+from palomar.reward.spec import parse_spec
+from palomar.trainer.batch import build_batch
+from palomar.trainer.config import AdvantageConfig, EvaluationConfig, PolicyConfig, UpdateConfig
+from palomar.trainer.evaluation import Evaluation, evaluate
+from palomar.trainer.gate import Evidence, Gate
+from palomar.trainer.policy import Policy
+from palomar.trainer.registry import CheckpointFolder, register
+from palomar.trainer.update import update
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a source put into the lake for one cycle."""
+
+    received: int
+    """Records that the source handed over: stored ones and quarantined ones."""
+    quarantined: dict[str, int]
+    """Records that could not be read, by kind."""
+    detail: dict[str, Any]
+    """Figures for the stage's record."""
+
+
+class Source(Protocol):
+    """Where a cycle's interactions come from."""
+
+    def collect(self, lake: Lake, agent: Agent, cycle: int, seed: int) -> Collected:
+        """Puts the cycle's interactions, and the feedback that came since, into the lake. Doing it again adds none."""
+        ...
+
+    def now(self, cycle: int) -> datetime:
+        """The moment at which a cycle's data is distilled; nothing that users said later is known then."""
+        ...
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A stage begins or is done; what a progress display hears."""
+
+    cycle: int
+    stage: StageName
+    state: Literal["begins", "done"]
+    elapsed_s: float = 0.0
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Loop:
+    """A run with all that its cycles need."""
+
+    run_id: str
+    seed: int
+    home: Path
+    lake: Lake
+    store: Store
+    checkpoints: CheckpointFolder
+    source: Source
+    gate: Gate
+    base: Policy
+    policy: PolicyConfig = PolicyConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    update: UpdateConfig = UpdateConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    watch: Callable[[Moment], None] = lambda moment: None
+
+    def stage_seed(self, cycle: int, stage: str) -> int:
+        """Seed of one stage of one cycle: independent of which stages ran before it in this process."""
+        return int(content_id(str(self.seed), str(cycle), stage)[:8], 16)
+
+
+def run_cycle(loop: Loop, cycle: int) -> stored.Cycle:
+    """One turn of the loop, or the rest of one that was interrupted. Raises LedgerError where samples do not add up."""
+    begun = loop.store.cycles.get(loop.run_id, cycle)
+    champion = begun.checkpoint_id if begun else _champion(loop)
+    reward = loop.store.rewards.effective(loop.run_id, cycle)
+    assert reward is not None, "`begin` scheduled the first reward"
+    begun = loop.store.cycles.start(
+        loop.run_id, cycle, checkpoint_id=champion, reward_version=reward.version
+    )
+    stages = _Stages(loop, cycle, done={stage.stage: stage.detail for stage in begun.stages})
+    try:
+        stages.run("collect", lambda: collect(loop, cycle, champion))
+        stages.run("distil", lambda: distil(loop, cycle))
+        trained = stages.run("train", lambda: train(loop, cycle, champion))
+        candidate = trained["candidate"]
+        stages.run("evaluate", lambda: evaluate_candidate(loop, candidate, champion))
+        decided = stages.run("decide", lambda: decide(loop, cycle, candidate, champion))
+        stages.run("deploy", lambda: deploy(loop, cycle, candidate, champion, decided))
+    except PalomarError as exc:
+        loop.store.cycles.stop(loop.run_id, cycle, str(exc))
+        raise
+    loop.store.cycles.complete(loop.run_id, cycle)
+    finished = loop.store.cycles.get(loop.run_id, cycle)
+    assert finished is not None
+    return finished
+
+
+def begin(loop: Loop, *, name: str, config: Mapping[str, Any], spec_text: str, spec_source: str) -> None:
+    """Writes the run, its first reward and its base as the first champion; doing it again changes nothing."""
+    loop.store.runs.add(loop.run_id, name=name, seed=loop.seed, config=config)
+    reward = versions.register(
+        loop.store,
+        parse_spec(spec_text, source=spec_source),
+        text=spec_text,
+        reason="the run's first reward",
+        actor="palomar run",
+    )
+    if loop.store.rewards.effective(loop.run_id, 0) is None:
+        loop.store.rewards.schedule(loop.run_id, reward.version, from_cycle=0)
+    if loop.store.checkpoints.champion(loop.run_id) is None:
+        saved = loop.checkpoints.save(loop.base, parent=None, cycle=None)
+        register(loop.store, loop.run_id, saved, parent=None, cycle=None)
+        loop.store.checkpoints.promote(
+            loop.run_id, saved.checkpoint_id, replacing=None, since_cycle=0, reason="the run's base"
+        )
+
+
+def collect(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
+    """The champion serves users; what they did with it goes into the lake."""
+    agent = loop.checkpoints.load(champion, loop.policy)
+    collected = loop.source.collect(loop.lake, agent, cycle, loop.stage_seed(cycle, "collect"))
+    return {"received": collected.received, "quarantined": collected.quarantined, **collected.detail}
+
+
+def distil(loop: Loop, cycle: int) -> dict[str, Any]:
+    """User responses become rewards, of this cycle and of earlier ones whose feedback was not all in."""
+    as_of = loop.source.now(cycle)
+    opened = _unsettled(loop, cycle)
+    for each in opened:
+        observations = score(facts(loop.lake, each, as_of), versions.effective(loop.store, loop.run_id, each), as_of)
+        loop.lake.write_observations(observations, each)
+    loop.store.statistics.write(loop.run_id, measure(loop.lake, cycles=opened))
+    return {"as_of": as_of.isoformat(), "cycles": opened}
+
+
+def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
+    """All weights are updated on what this cycle and late feedback of the last ones brought; every sample is accounted."""
+    offered = _offered(loop, cycle)
+    batch = build_batch(
+        loop.lake.interactions(offered["interaction_id"].to_pylist()), offered, cycle, loop.advantage
+    )
+    policy = loop.checkpoints.load(champion, loop.policy)
+    updated = update(
+        policy,
+        loop.base,
+        batch,
+        loop.update,
+        seed=loop.stage_seed(cycle, "train"),
+        optimizer_state=loop.checkpoints.optimizer_state(champion),
+    )
+    loop.lake.append_samples(updated.samples, cycle)
+    account(loop, cycle)
+    candidate = None
+    if updated.report.status == "updated":
+        saved = loop.checkpoints.save(policy, updated.optimizer_state, parent=champion, cycle=cycle)
+        register(loop.store, loop.run_id, saved, parent=champion, cycle=cycle)
+        candidate = saved.checkpoint_id
+    return {"candidate": candidate, **updated.report.as_dict()}
+
+
+def account(loop: Loop, cycle: int) -> None:
+    """Checks and writes the ledgers of this cycle and of those it took waiting samples from. Raises LedgerError."""
+    rows: list[stored.LedgerRow] = []
+    for each in range(max(0, cycle - loop.advantage.max_lag - 1), cycle + 1):
+        collected = loop.store.cycles.get(loop.run_id, each)
+        assert collected is not None
+        intake = next(stage.detail for stage in collected.stages if stage.stage == "collect")
+        book = ledger(
+            each,
+            loop.lake.scan("interactions", ["interaction_id", "predicted_failure"], cycles=[each]),
+            loop.lake.scan("observations", OFFERED_COLUMNS, cycles=[each]),
+            loop.lake.scan("samples", SAMPLE_COLUMNS, cycles=range(each, cycle + 1)),
+            intake["quarantined"],  # type: ignore[arg-type]
+            received=intake["received"],  # type: ignore[arg-type]
+        )
+        book.check()
+        rows += book.rows
+    loop.store.ledger.write(loop.run_id, rows)
+
+
+def evaluate_candidate(loop: Loop, candidate: str | None, champion: str) -> dict[str, Any]:
+    """Suites of held-out tasks, on the candidate and (where that was not done yet) on the champion."""
+    if candidate is None:
+        return {}
+    summaries = {}
+    for checkpoint in (champion, candidate):
+        rows = [
+            stored.Evaluation(checkpoint, name, item.metric, item.value, item.low, item.high, item.n)
+            for name, evaluation in _evaluations(loop, checkpoint).items()
+            for item in evaluation.summaries()
+        ]
+        loop.store.evaluations.write(loop.run_id, rows)
+        summaries[checkpoint] = {f"{row.suite}:{row.metric}": row.value for row in rows}
+    return {"candidate": summaries[candidate], "champion": summaries[champion]}
+
+
+def decide(loop: Loop, cycle: int, candidate: str | None, champion: str) -> dict[str, Any]:
+    """The gate's word on the candidate, which stands."""
+    if candidate is None:
+        return {"verdict": "hold", "reasons": ["nothing_learnt"]}
+    decision = loop.gate.decide(Evidence(_evaluations(loop, candidate), _evaluations(loop, champion)))
+    loop.store.decisions.record(
+        loop.run_id,
+        candidate,
+        cycle=cycle,
+        verdict=decision.verdict,
+        reasons=decision.reasons,
+        evidence=decision.evidence,
+        policy=loop.gate.policy,
+    )
+    return {"verdict": decision.verdict, "reasons": list(decision.reasons)}
+
+
+def deploy(
+    loop: Loop, cycle: int, candidate: str | None, champion: str, decided: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The candidate goes into production, or the champion stays; the next cycle measures whoever serves."""
+    reason = ", ".join(decided["reasons"]) or "the gate let it pass"
+    checkpoints = loop.store.checkpoints
+    if candidate is None:
+        return {"serving": champion}
+    match decided["verdict"]:
+        case "promote":
+            checkpoints.promote(
+                loop.run_id, candidate, replacing=champion, since_cycle=cycle + 1, reason=reason
+            )
+            return {"serving": candidate}
+        case "block":
+            checkpoints.block(loop.run_id, candidate, reason)
+        case _:
+            # A held candidate is not waited for: the next cycle trains from the champion on fresher data.
+            checkpoints.supersede(loop.run_id, candidate, f"held: {reason}")
+    return {"serving": champion}
+
+
+OFFERED_COLUMNS = (
+    "interaction_id",
+    "cycle",
+    "group_id",
+    "predicted_failure",
+    "ambiguity",
+    "reward",
+    "reward_status",
+    "included",
+    "exclusion",
+)
+"""Columns of observations that say what a sample is worth and whether it counts."""
+
+
+@dataclass
+class _Stages:
+    """Runs stages that are not recorded yet, and records them."""
+
+    loop: Loop
+    cycle: int
+    done: dict[StageName, Mapping[str, Any]]
+
+    def run(self, stage: StageName, work: Callable[[], dict[str, Any]]) -> Mapping[str, Any]:
+        """The stage's detail, from now or from before."""
+        if stage in self.done:
+            return self.done[stage]
+        self.loop.watch(Moment(self.cycle, stage, "begins"))
+        began = time.perf_counter()
+        detail = work()
+        elapsed = time.perf_counter() - began
+        record = self.loop.store.cycles.finish_stage(
+            self.loop.run_id, self.cycle, stage, elapsed_s=elapsed, detail=detail
+        )
+        self.loop.watch(Moment(self.cycle, stage, "done", elapsed, record.detail))
+        return record.detail
+
+
+def _champion(loop: Loop) -> str:
+    champion = loop.store.checkpoints.champion(loop.run_id)
+    assert champion is not None, "`begin` promoted the base"
+    return champion.checkpoint.checkpoint_id
+
+
+def _unsettled(loop: Loop, cycle: int) -> list[int]:
+    """This cycle, and earlier ones in which a reward or an outcome still waited when they were last distilled."""
+    waiting = loop.lake.scan(
+        "observations",
+        ["cycle"],
+        where="cycle < ? AND (reward_status = 'waiting' OR outcome_status = 'immature')",
+        parameters=[cycle],
+    )
+    return sorted({*waiting["cycle"].to_pylist(), cycle})
+
+
+def _offered(loop: Loop, cycle: int) -> pa.Table:
+    """Observations offered to this cycle's update: all of this cycle, and earlier ones that were waiting until now.
+
+    One cycle beyond the lag is looked at too, so that what has become too old is refused by name and not forgotten.
+    """
+    first = max(0, cycle - loop.advantage.max_lag - 1)
+    observations = loop.lake.scan("observations", OFFERED_COLUMNS, cycles=range(first, cycle + 1))
+    offered = loop.lake.scan("samples", ["interaction_id", "cycle", "reason"], cycles=range(first, cycle))
+    return loop.lake.query(
+        """
+        WITH last AS (SELECT interaction_id, arg_max(reason, cycle) AS reason FROM offered GROUP BY ALL)
+        SELECT observations.* FROM observations LEFT JOIN last USING (interaction_id)
+        WHERE observations.cycle = ? OR last.reason = 'reward_waiting'
+        ORDER BY observations.cycle, interaction_id
+        """,
+        [cycle],
+        observations=observations,
+        offered=offered,
+    )
+
+
+def _evaluations(loop: Loop, checkpoint: str) -> dict[str, Evaluation]:
+    """A checkpoint's evaluations, run once and kept beside the checkpoints; the same tasks for all of a run."""
+    folder = loop.home / "evaluations" / checkpoint
+    paths = {name: folder / f"{name}.json" for name in loop.evaluation.suites}
+    found = {name: Evaluation.from_json(path.read_text("utf-8")) for name, path in paths.items() if path.exists()}
+    missing = [name for name in paths if name not in found]
+    if missing:
+        agent = loop.checkpoints.load(checkpoint, loop.policy)
+        folder.mkdir(parents=True, exist_ok=True)
+        ran = evaluate(agent, missing, seed=loop.stage_seed(0, "evaluate"), n=loop.evaluation.tasks)
+        for name, evaluation in ran.items():
+            temporary = folder / f".{name}.tmp"
+            temporary.write_text(evaluation.to_json(), encoding="utf-8")
+            temporary.rename(paths[name])
+        found |= ran
+    return found
