@@ -42,22 +42,26 @@ def chat_steps(
     *,
     judge: Judge | None = None,
     where: str = "messages",
+    later_users: Author = "person",
 ) -> list[Step]:
     """Steps of a list of OpenAI-like messages, tools' answers paired with their calls, edits read from the calls.
 
+    `later_users` is who speaks as "user" once the agent has spoken: in an environment that is the harness.
     `judge` tells how a format marks failures; without it an answered call's outcome stays unknown. Keys of a message
     that the schema does not name are kept in ``extra_json``. Raises IngestError that names the message.
     """
     transcript = Transcript()
     calls: dict[str | None, ToolCall] = {}
+    answered = False
     for index, message in enumerate(expect(messages, list, where)):
         at = f"{where}[{index}]"
         expect(message, dict, at)
         role = expect(message.get("role"), str, f"{at}.role")
         content = content_of(message.get("content"))
         raw_calls = message.get("tool_calls") or ([message["function_call"]] if message.get("function_call") else [])
+        answered = answered or role == "assistant"
         step = Step(
-            author=AUTHORS.get(role, "harness"),
+            author=later_users if role == "user" and answered else AUTHORS.get(role, "harness"),
             role=role,
             text=content.text,
             thinking=_thinking(message, content.thinking),
