@@ -19,6 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 KeyPath = tuple[str | int, ...]
 
 MAX_CHARACTERS = 1_000_000
+MAX_DEPTH = 50
 
 
 def read_config(path: Path, model: type[Model]) -> Model:
@@ -52,16 +53,20 @@ def parse_yaml(text: str, *, source: str) -> tuple[Any, dict[KeyPath, int]]:
     """Plain value of YAML text, and the 1-based line of every key path in it.
 
     Raises ConfigError for bad syntax, a duplicate key, an alias, a tag that is not plain data, or more than a million
-    characters.
+    characters or 50 levels.
     """
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(source, None, None, f"{len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
     lines: dict[KeyPath, int] = {}
     try:
         loader = yaml.SafeLoader(text)
+        depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
                 raise ConfigError(source, _line(event.start_mark), None, "aliases (*name) are not read here")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise ConfigError(source, _line(event.start_mark), None, f"is nested more than {MAX_DEPTH} deep")
         node = loader.get_single_node()
         if node is None:
             return None, lines
@@ -73,8 +78,6 @@ def parse_yaml(text: str, *, source: str) -> tuple[Any, dict[KeyPath, int]]:
         ) from exc
     except yaml.YAMLError as exc:
         raise ConfigError(source, None, None, f"not YAML: {exc}") from exc
-    except RecursionError as exc:
-        raise ConfigError(source, None, None, "is nested too deeply") from exc
 
 
 def _record_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:
@@ -111,7 +114,8 @@ def _config_error(
     exc: ValidationError, model: type[BaseModel], lines: dict[KeyPath, int], source: str, at: KeyPath
 ) -> ConfigError:
     """The first of pydantic's complaints, said with line and key; the number of further ones is added."""
-    first, *others = exc.errors()
+    # A misspelt key comes before the key it should have been, which is reported missing.
+    first, *others = sorted(exc.errors(), key=lambda error: error["type"] != "extra_forbidden")
     # pydantic also puts names of union members into the path; keep what the file really has.
     path = at
     for part in (*first["loc"], *first.get("ctx", {}).get("path", ())):

@@ -142,7 +142,7 @@ class InclusionRule(SpecPart):
 class Outcome(SpecPart):
     """What users got: the referee of the reward. Credited over the conversation, and never trained on."""
 
-    terms: Annotated[tuple[TermSpec, ...], Field(min_length=1)]
+    terms: tuple[TermSpec, ...]
 
 
 class RewardSpec(SpecPart):
@@ -150,7 +150,7 @@ class RewardSpec(SpecPart):
 
     name: Name
     description: str = ""
-    terms: Annotated[tuple[TermSpec, ...], Field(min_length=1, max_length=64)]
+    terms: tuple[TermSpec, ...]
     nothing_applies: Number | None = None
     """Reward where no term applies. Null: the reward is invalid there, since doing nothing is not worth 0 by nature."""
     inclusion: tuple[InclusionRule, ...] = ()
@@ -166,16 +166,19 @@ class RewardSpec(SpecPart):
 def _conflicts(spec: RewardSpec) -> Iterator[tuple[KeyPath, str]]:
     """What the parts say against each other: the key path, and what is wrong there."""
     outcome_terms = spec.outcome.terms if spec.outcome is not None else ()
-    for at, parts in (
-        (("terms",), spec.terms),
-        (("inclusion",), spec.inclusion),
-        (("outcome", "terms"), outcome_terms),
-    ):
-        seen: set[str] = set()
-        for index, part in enumerate(parts):
-            if part.name in seen:
-                yield (*at, index, "name"), f"the name {part.name!r} is there twice"
-            seen.add(part.name)
+    if not spec.terms:
+        yield ("terms",), "needs at least one term"
+    if spec.outcome is not None and not outcome_terms:
+        yield ("outcome", "terms"), "needs at least one term"
+    names: list[tuple[KeyPath, list[str]]] = [
+        (("terms",), [term.name for term in spec.terms]),
+        (("inclusion",), [rule.name for rule in spec.inclusion]),
+        (("outcome", "terms"), [term.name for term in outcome_terms]),
+    ]
+    for at, listed in names:
+        for index, name in enumerate(listed):
+            if name in listed[:index]:
+                yield (*at, index, "name"), f"the name {name!r} is there twice"
     paid = {(term.kind, term.params, term.when) for term in spec.terms if term.weight != 0}
     for index, term in enumerate(outcome_terms):
         if (term.kind, term.params, term.when) in paid:
@@ -232,10 +235,15 @@ def read_spec(path: Path) -> RewardSpec:
 
 def bundled(name: str) -> RewardSpec:
     """A spec that comes with Palomar (``naive``, ``sound``, ...). Raises ConfigError naming those there are."""
+    return parse_spec(bundled_text(name), source=f"{name}.yaml")
+
+
+def bundled_text(name: str) -> str:
+    """The YAML of a spec that comes with Palomar, comments and all. Raises ConfigError naming those there are."""
     folder = Path(__file__).parent / "specs"
     if name not in (known := sorted(path.stem for path in folder.glob("*.yaml"))):
         raise ConfigError(name, None, None, f"no such spec comes with Palomar; there are: {', '.join(known)}")
-    return read_spec(folder / f"{name}.yaml")
+    return (folder / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=64)

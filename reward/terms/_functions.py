@@ -10,9 +10,10 @@ from palomar.reward.term import INVALID, NOT_APPLICABLE, Case
 
 def unmeasured(rows: Rows, *measures: Floats) -> tuple[Case, Case]:
     """Not applicable without an edit, invalid where one of the `measures` that the term needs is not known."""
+    unknown = np.asarray(np.isnan(np.stack(measures)).any(axis=0), dtype=np.bool_)
     return (
         (~rows.true("edited"), NOT_APPLICABLE, "no edit was applied"),
-        (np.isnan(measures).any(axis=0), INVALID, "the functions of the edited files were not measured"),
+        (unknown, INVALID, "the functions of the edited files were not measured"),
     )
 
 

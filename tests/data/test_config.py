@@ -74,6 +74,12 @@ def test_a_file_that_is_not_there_is_a_config_error(tmp_path) -> None:
         read_config(tmp_path / "none.yaml", Outer)
 
 
-def test_brackets_nested_ten_thousand_deep_are_refused_without_a_crash() -> None:
-    with pytest.raises(ConfigError, match="nested too deeply"):
+def test_brackets_nested_ten_thousand_deep_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="nested more than 50 deep"):
         parse_yaml("[" * 10_000 + "]" * 10_000, source="spec.yaml")
+
+
+def test_a_misspelt_key_is_named_before_the_one_that_is_missing_for_it() -> None:
+    assert refusal("name: a\nterms:\n  - wieght: 1\n").startswith(
+        "spec.yaml:3: terms[0].wieght: unknown key; did you mean"
+    )

@@ -19,12 +19,6 @@ ORDINARY: dict[str, Any] = {
     "watched_s": WATCHED_A_WEEK, "undone": False, "refusals": 0, "answered": False,
     "predicted_failure": 0.5, "ambiguity": 0.5, "organisation": "quill",
 }  # fmt: skip
-EDIT: dict[str, Any] = {
-    "edits": 1, "edited": True, "files_edited": 1, "functions_before": 1, "functions_after": 1,
-    "function_lines_before": 12, "function_lines_after": 12, "complexity_before": 3, "complexity_after": 3,
-    "tests_passed": 5, "tests_run": 5,
-}  # fmt: skip
-"""What an ordinary applied edit adds: one function of 12 lines before and after, all tests pass."""
 
 
 @pytest.fixture(scope="session")
