@@ -228,6 +228,11 @@ def for_call(call: ToolCall) -> tuple[Edit, ...]:
     return from_arguments(call.name, arguments, _OUTCOMES.get(call.outcome, "unknown"))
 
 
+def shell_edits(call: ToolCall) -> tuple[Edit, ...]:
+    """Edits of a call whose arguments are a shell command as it stands; the outcome follows the call's."""
+    return from_shell(call.arguments, _OUTCOMES.get(call.outcome, "unknown")) if call.arguments else ()
+
+
 def from_arguments(name: str, arguments: Mapping[str, Any], outcome: EditOutcome = "unknown") -> tuple[Edit, ...]:
     """Edits in the parsed arguments of a call of tool `name`; see `for_call`."""
     path = _first(arguments, _PATHS)
@@ -282,7 +287,8 @@ def from_patch(text: str, outcome: EditOutcome = "unknown") -> tuple[Edit, ...]:
 
 
 _PATCH_FILE = re.compile(
-    r"^\*\*\* (?P<verb>Add|Update|Delete) File: (?P<path>[^\n]+)\n(?P<body>(?:(?!\*\*\* (?:Add|Update|Delete|End) )[^\n]*\n?)*)",
+    r"^\*\*\* (?P<verb>Add|Update|Delete) File: (?P<path>[^\n]+)\n"
+    r"(?P<body>(?:(?!\*\*\* (?:Add|Update|Delete|End) )[^\n]*(?:\n|\Z))*)",
     re.MULTILINE,
 )
 

@@ -230,7 +230,7 @@ def with_result(
 class Transcript:
     """Collects steps in order and pairs each tool's answer with its call.
 
-    Answers are paired by call id; where the log has no ids, with the earliest call that is still open.
+    Answers are paired by call id; where the log has no ids, with the calls of the latest step that made any, in order.
     """
 
     def __init__(self) -> None:
@@ -241,6 +241,8 @@ class Transcript:
         """Append a step; its index."""
         self.steps.append(step)
         index = len(self.steps) - 1
+        if step.tool_calls:  # what has no id and was not answered by now never will be
+            self._open = {place: call for place, call in self._open.items() if call.call_id is not None}
         for position, call in enumerate(step.tool_calls):
             self._open[index, position] = call
         return index
@@ -404,29 +406,38 @@ def interactions(
     *,
     conversation_id: str,
     common: Mapping[str, Any],
+    first: Mapping[str, Any] | None = None,
     last: Mapping[str, Any] | None = None,
+    reactions: Mapping[int, Feedback] | None = None,
 ) -> list[Interaction]:
     """Cut a conversation at the person's turns.
 
-    `common` are fields of every interaction (``source``, ``origin``, ``origin_record``, ...), `last` those of the
-    conversation's end (rewards, labels, stop reason), which belong to its last interaction. A person's turn that
-    follows the agent's is the reaction to it: a ``follow_up``, or an ``answer`` where the agent had asked. A last turn
-    of the person that nobody answered is only that reaction, not a request of its own. Empty where the agent never
-    spoke.
+    `common` are fields of every interaction (``source``, ``origin``, ``origin_record``, ...), `first` those of its
+    first (what the log says about the whole), `last` those of its end (rewards, labels, stop reason), which belong to
+    its last interaction. `reactions` are those amid the agent's work (a refusal, an interruption) by the index of
+    their step: such a step starts no new interaction, even where a person speaks.
+
+    A person's turn that follows the agent's is the reaction to it: a ``follow_up``, or an ``answer`` where the agent
+    had asked. A last turn of the person that nobody answered is only that reaction, not a request of its own. The
+    agent's last step before it `asks` where its words do, any earlier one does not. Empty where the agent never spoke.
     """
-    groups = _groups(steps)
+    reactions = reactions or {}
+    groups = _groups(steps, reactions)
     found: list[Interaction] = []
-    for turn, (group, reaction) in enumerate(groups):
-        final = turn == len(groups) - 1
-        moved = _parents_from(group)
+    for turn, (group, following) in enumerate(groups):
+        own = _asking(group)
+        moved = _parents_from(own)
         fields: dict[str, Any] = {
             **common,
             **summary(moved),
-            **((last or {}) if final else {}),
+            **((first or {}) if turn == 0 else {}),
+            **((last or {}) if turn == len(groups) - 1 else {}),
         }
-        feedback = tuple(fields.pop("feedback", ()))
-        if reaction:
-            feedback = (*_reactions(group, reaction), *feedback)
+        feedback = (
+            *(reactions[index] for index, _ in own if index in reactions),
+            *_reactions(own, following),
+            *fields.pop("feedback", ()),
+        )
         found.append(
             Interaction(
                 interaction_id=content_id(conversation_id, str(turn)),
@@ -452,11 +463,11 @@ def _groups(
             answered = False
         groups[-1].append((index, step))
         answered = answered or step.author == "agent"
-    reactions = [_opening(group) for group in groups[1:]] + [[]]
+    after = [*(_opening(group) for group in groups[1:]), []]
     if not answered:  # the last request got no answer
         groups.pop()
-        reactions = reactions[:-1]
-    return list(zip(groups, reactions, strict=True))
+        after.pop()
+    return list(zip(groups, after, strict=True))
 
 
 def _asking(group: list[tuple[int, Step]]) -> list[tuple[int, Step]]:

@@ -10,7 +10,7 @@ from typing import Any
 from palomar.data.errors import IngestError
 
 BOM = b"\xef\xbb\xbf"
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]', re.DOTALL)
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)  # a string may be cut off
 _CLOSER = {"{": "}", "[": "]"}
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
