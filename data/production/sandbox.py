@@ -26,6 +26,7 @@ from palomar.data.production.catalogue import Module
 _WORKER = Path(__file__).with_name("sandbox_worker.py")
 _CHUNK = 32
 _WALL_SLACK_S = 20.0
+_REMEMBERED = 100_000
 
 RunStatus = Literal["ran", "timed_out", "crashed"]
 
@@ -49,6 +50,8 @@ class Sandbox:
 
     def run(self, jobs: Sequence[tuple[Module, str]]) -> list[Run]:
         """Runs each source on the tests of its module; equal jobs run once in the life of the pool."""
+        if len(self._memo) >= _REMEMBERED:
+            self._memo.clear()
         wanted = {(module.name, source): module for module, source in jobs}
         new = [(key, module) for key, module in wanted.items() if key not in self._memo]
         chunks = [new[start : start + _CHUNK] for start in range(0, len(new), _CHUNK)]
