@@ -38,9 +38,7 @@ class SimulatedSource:
         served = self.production.serve(agent, cycle, self.requests, seed)
         lake.append_interactions(served.interactions, cycle)
         lake.append_feedback(self._labelled(served.feedback), cycle)
-        return Collected(
-            received=len(served.interactions), quarantined={}, detail={"reactions": len(served.feedback)}
-        )
+        return Collected(received=len(served.interactions), quarantined={}, detail={"reactions": len(served.feedback)})
 
     def now(self, cycle: int) -> datetime:
         """The end of the cycle."""

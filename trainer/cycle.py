@@ -104,9 +104,7 @@ def run_cycle(loop: Loop, cycle: int) -> stored.Cycle:
     champion = begun.checkpoint_id if begun else _champion(loop)
     reward = loop.store.rewards.effective(loop.run_id, cycle)
     assert reward is not None, "`begin` scheduled the first reward"
-    begun = loop.store.cycles.start(
-        loop.run_id, cycle, checkpoint_id=champion, reward_version=reward.version
-    )
+    begun = loop.store.cycles.start(loop.run_id, cycle, checkpoint_id=champion, reward_version=reward.version)
     stages = _Stages(loop, cycle, done={stage.stage: stage.detail for stage in begun.stages})
     try:
         stages.run("collect", lambda: collect(loop, cycle, champion))
@@ -166,9 +164,7 @@ def distil(loop: Loop, cycle: int) -> dict[str, Any]:
 def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
     """All weights are updated on what this cycle and late feedback of the last ones brought; every sample is accounted."""
     offered = _offered(loop, cycle)
-    batch = build_batch(
-        loop.lake.interactions(offered["interaction_id"].to_pylist()), offered, cycle, loop.advantage
-    )
+    batch = build_batch(loop.lake.interactions(offered["interaction_id"].to_pylist()), offered, cycle, loop.advantage)
     policy = loop.checkpoints.load(champion, loop.policy)
     updated = update(
         policy,
@@ -241,9 +237,7 @@ def decide(loop: Loop, cycle: int, candidate: str | None, champion: str) -> dict
     return {"verdict": decision.verdict, "reasons": list(decision.reasons)}
 
 
-def deploy(
-    loop: Loop, cycle: int, candidate: str | None, champion: str, decided: Mapping[str, Any]
-) -> dict[str, Any]:
+def deploy(loop: Loop, cycle: int, candidate: str | None, champion: str, decided: Mapping[str, Any]) -> dict[str, Any]:
     """The candidate goes into production, or the champion stays; the next cycle measures whoever serves."""
     reason = ", ".join(decided["reasons"]) or "the gate let it pass"
     checkpoints = loop.store.checkpoints
@@ -251,9 +245,7 @@ def deploy(
         return {"serving": champion}
     match decided["verdict"]:
         case "promote":
-            checkpoints.promote(
-                loop.run_id, candidate, replacing=champion, since_cycle=cycle + 1, reason=reason
-            )
+            checkpoints.promote(loop.run_id, candidate, replacing=champion, since_cycle=cycle + 1, reason=reason)
             return {"serving": candidate}
         case "block":
             checkpoints.block(loop.run_id, candidate, reason)

@@ -1,0 +1,80 @@
+"""How commands print: Rich tables for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        envvar="PALOMAR_HOME",
+        help="Folder of the lake, the store and checkpoints.",
+        show_default="./.palomar",
+    ),
+]
+
+people = Console(highlight=False, markup=False)
+"""Standard output. Markup is off: what we print may hold text that an agent wrote."""
+
+notes = Console(stderr=True, highlight=False, markup=False)
+"""Standard error: progress and remarks, so that standard output stays parseable."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON object; a number that is not finite is null, since JSON has no other word for it."""
+    typer.echo(json.dumps(_plain(value), ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
+    """A table whose numeric columns stand right and whose cells are text, never markup."""
+    grid = Table(
+        title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
+    body = [[cell(value) for value in row] for row in rows]
+    for index, name in enumerate(columns):
+        numeric = all(_is_number(row[index]) for row in body if row[index] != "-") and bool(body)
+        grid.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        grid.add_row(*(Text(value) for value in row))
+    return grid
+
+
+def cell(value: Any) -> str:
+    """One value in a table: ``-`` for not known, four significant digits for a float."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "").lstrip("-+").replace("e-", "").rstrip("%").isdigit()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, datetime | Path):
+        return str(value)
+    return value

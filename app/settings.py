@@ -1,0 +1,115 @@
+"""Everything a person can set, in one file: `palomar.yaml`. Only this module reads it; below it, parts receive values.
+
+`palomar init` writes a commented one. An unknown key, a wrong type or a value out of range is refused with its line.
+The resolved settings are kept with the run in the store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from palomar.data.config import read_config
+from palomar.data.errors import ConfigError
+from palomar.data.production.config import ProductionConfig
+from palomar.reward.spec import RewardSpec, bundled_text, parse_spec
+from palomar.trainer.config import AdvantageConfig, EvaluationConfig, GateConfig, PolicyConfig, UpdateConfig
+
+DEFAULT_HOME = Path(".palomar")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SimulatedSource(_Strict):
+    """Users are simulated; everything after them is the product itself."""
+
+    kind: Literal["simulated"]
+    requests: Annotated[int, Field(ge=1)] = 512
+    """First requests a cycle; answers to questions come on top."""
+    production: ProductionConfig = ProductionConfig()
+
+
+class LogSource(_Strict):
+    """Interactions are logs that something else writes: each cycle takes in what is new at `paths`."""
+
+    kind: Literal["logs"]
+    paths: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Files, folders or globs, relative to the settings file."""
+    format: str = "auto"
+    """Name of a format (`palomar formats`), or ``auto``: recognised by content."""
+    mapping: Path | None = None
+    """Mapping file for records of a format that has no name."""
+
+
+class PolicySettings(_Strict):
+    """The policy that a run begins with."""
+
+    path: str = "base"
+    """``base``: the tiny one that comes with Palomar. Else a folder with safetensors and a tokenizer, a ``.gguf`` file,
+    or ``package:NAME`` for an installed package that carries one. Relative to the settings file."""
+    runtime: PolicyConfig = PolicyConfig()
+
+
+class Settings(_Strict):
+    """One run of the loop."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
+    """Name of the run; a home holds one run."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    cycles: Annotated[int, Field(ge=1)] = 24
+    store: str | None = None
+    """Database URL (``postgresql+psycopg://...``); none: SQLite in the home."""
+    reward: str = "naive"
+    """Name of a spec that comes with Palomar, or a YAML file, relative to the settings file."""
+    source: Annotated[SimulatedSource | LogSource, Field(discriminator="kind")] = SimulatedSource(kind="simulated")
+    policy: PolicySettings = PolicySettings()
+    advantage: AdvantageConfig = AdvantageConfig()
+    update: UpdateConfig = UpdateConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    gate: GateConfig = GateConfig()
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings with their defaults filled in, as kept with the run; without the store's password."""
+        return self.model_dump(mode="json", exclude={"store"})
+
+
+def read_settings(path: Path) -> Settings:
+    """Settings from a file, with paths in it made absolute. Raises ConfigError with file, line and key."""
+    settings = read_config(path, Settings)
+    folder = path.resolve().parent
+    changes: dict[str, Any] = {}
+    if not is_bundled(settings.reward):
+        changes["reward"] = str(folder / settings.reward)
+    if settings.policy.path != "base" and ":" not in settings.policy.path:
+        changes["policy"] = settings.policy.model_copy(update={"path": str(folder / settings.policy.path)})
+    if isinstance(settings.source, LogSource):
+        source: dict[str, Any] = {"paths": tuple(str(folder / item) for item in settings.source.paths)}
+        if settings.source.mapping is not None:
+            source["mapping"] = folder / settings.source.mapping
+        changes["source"] = settings.source.model_copy(update=source)
+    return settings.model_copy(update=changes)
+
+
+def is_bundled(reward: str) -> bool:
+    """Whether a reward is named, and not a file."""
+    return not reward.endswith((".yaml", ".yml"))
+
+
+def reward_text(reward: str) -> tuple[str, str]:
+    """YAML text of a reward, named or in a file, and what errors call it. Raises ConfigError."""
+    if is_bundled(reward):
+        return bundled_text(reward), reward
+    try:
+        return Path(reward).read_text(encoding="utf-8"), reward
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(reward, None, None, f"cannot be read: {exc}") from exc
+
+
+def reward_spec(reward: str) -> RewardSpec:
+    """The spec of a reward, named or in a file. Raises ConfigError."""
+    text, source = reward_text(reward)
+    return parse_spec(text, source=source)
