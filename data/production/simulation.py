@@ -4,7 +4,7 @@ Everything is a function of the config, the seed, the cycle and what the agent w
 again and comes out the same. Ids are made of seed, cycle and position.
 
 A record holds what a real log would: the prompt, the completion with its tokens, calls, edits, test results and,
-through `Served.feedback`, what the user did. What is true of a request (`Hidden`) stays here. Reactions carry their true
+through `Served.feedback`, what the user did. What is true of a request (`Hidden`) stays here. Reactions carry true
 times, also those after the end of the cycle; `palomar.data.facts` counts only those up to its `as_of`, so an outcome
 arrives when a user would have given it.
 """
