@@ -1,8 +1,8 @@
 """The flat row of an interaction: what it did, how the user reacted, what it was paid.
 
 Transcripts are heavy and nested; everything that counts, scores or tests reads this table instead. It is *derived*:
-`palomar.data.facts` computes the behaviour and reaction columns from the raw interactions and feedback by one DuckDB
-query, `palomar.reward.scoring` adds the reward columns, and both can be run again at any time, for example when later
+`palomar.data.facts` computes the behaviour and reaction columns from the raw interactions and feedback,
+`palomar.reward.scoring` adds the reward columns, and both can be run again at any time, for example when later
 feedback has come in. One Parquet file per cycle.
 
 A null means "not known" (or "does not apply", where the column says so); it is never a zero.
@@ -73,6 +73,8 @@ BEHAVIOUR = pa.schema(
         pa.field("tests_run", pa.int32()),
         pa.field("logged_reward", pa.float64()),  # weighted sum of the log's own proxy rewards; null if any is invalid
         pa.field("logged_reward_invalid", pa.string()),  # why it is null, where the log had rewards at all
+        # Of rewards without a value: whether a scorer or environment failed, not the agent; null where all have one.
+        pa.field("logged_reward_infrastructure", pa.bool_()),
     ]
 )
 
