@@ -124,6 +124,27 @@ def render(visible: Visible) -> str:
     )
 
 
+def read_prompt(prompt: str) -> Visible:
+    """The inverse of `render`; raises ValueError for text that is not a prompt."""
+    words = prompt.split()
+    if len(words) != 14:
+        raise ValueError(f"a prompt has 14 words, not {len(words)}")
+    difficulty = tuple(slot.index(word) for slot, word in zip(DIFFICULTY_CUES, words[4:7], strict=True))
+    ambiguity = tuple(slot.index(word) for slot, word in zip(AMBIGUITY_CUES, words[7:9], strict=True))
+    symptoms = tuple(slot.index(word) for slot, word in zip(SYMPTOMS, words[10:13], strict=True))
+    return Visible(
+        organisation=words[0].removeprefix("org:"),
+        work_kind=words[1].removeprefix("work:"),
+        module=words[2].removeprefix("module:"),
+        path=words[3].strip('"'),
+        difficulty_cues=(difficulty[0], difficulty[1], difficulty[2]),
+        ambiguity_cues=(ambiguity[0], ambiguity[1]),
+        intent=None if words[9] == UNSAID else INTENTS.index(words[9]),
+        symptoms=(symptoms[0], symptoms[1], symptoms[2]),
+        turn=TURN_WORDS.index(words[13]),
+    )
+
+
 @dataclass(frozen=True)
 class Patch:
     """An edit as the agent wrote it, not yet applied."""

@@ -158,5 +158,5 @@ def _remarks(request: Request, result: Result, needless: int, ended: datetime, r
             said = ("satisfied" if draw < satisfied else "neutral"), delay
     if said is None:
         return []
-    text = remark(said[0], request.module.function, result.path, rng)
+    text = remark(said[0], rng)
     return [Feedback(kind="follow_up", at=ended + timedelta(minutes=said[1]), text=text)]
