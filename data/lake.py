@@ -104,7 +104,7 @@ class Lake:
                 "autoinstall_known_extensions": False,
             },
         )
-        self._database.execute("SET TimeZone = 'UTC'")
+        self._database.execute("SET GLOBAL TimeZone = 'UTC'")  # plain SET would not reach the cursors
         for table in TABLES:
             self._database.register("shape", _SHAPES[table].empty_table())
             self._database.execute(f"CREATE TABLE shape_{table} AS SELECT * FROM shape")
@@ -210,7 +210,17 @@ class Lake:
         condition = "" if where is None else f" WHERE {where}"
         listed = ", ".join(_quoted(column) for column in columns)
         sql = f"SELECT {listed} FROM ({self._relation(table, cycles)}){condition}"
-        return self._query(sql, parameters)
+        return self.query(sql, parameters)
+
+    def query(self, sql: str, parameters: Sequence[object] = (), **tables: pa.Table) -> pa.Table:
+        """The answer to our own SQL, in which ``tables`` are known by their names. Raises LakeError with the cause."""
+        cursor = self._database.cursor()
+        for name, table in tables.items():
+            cursor.register(name, table)
+        try:
+            return cursor.execute(sql, list(parameters)).to_arrow_table()
+        except (duckdb.BinderException, duckdb.InvalidInputException, duckdb.IOException) as exc:
+            raise LakeError(f"the lake cannot answer: {exc}") from exc
 
     def interaction(self, interaction_id: str) -> Interaction:
         """One interaction with all its steps. Raises LakeError, naming the nearest ids, when it is not stored."""
@@ -228,8 +238,9 @@ class Lake:
         """Reactions to the given interactions that were stored after them, in no particular order."""
         if not self.files("feedback"):
             return []
-        rows = self._query(
-            f"SELECT * FROM ({self._relation('feedback', None)}) SEMI JOIN wanted USING (interaction_id)", wanted=ids
+        rows = self.query(
+            f"SELECT * FROM ({self._relation('feedback', None)}) SEMI JOIN wanted USING (interaction_id)",
+            wanted=_id_table(ids),
         )
         kept = rows.select(list(Feedback.model_fields)).to_pylist()
         owners = rows["interaction_id"].to_pylist()
@@ -268,24 +279,15 @@ class Lake:
         read = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false{options})"
         return f"{shape} UNION ALL BY NAME SELECT * FROM {read}"
 
-    def _query(self, sql: str, parameters: Sequence[object] = (), *, wanted: Sequence[str] = ()) -> pa.Table:
-        """Answer of one query, in which ``wanted`` is a table of the given ids."""
-        cursor = self._database.cursor()
-        cursor.register("wanted", pa.table({"interaction_id": pa.array(wanted, pa.string())}))
-        try:
-            return cursor.execute(sql, list(parameters)).to_arrow_table()
-        except (duckdb.BinderException, duckdb.InvalidInputException, duckdb.IOException) as exc:
-            raise LakeError(f"the lake cannot answer: {exc}") from exc
-
     def _locate(self, ids: Sequence[str]) -> list[_Place]:
         """Where the given ids are stored; reads nothing but the id column. Unknown ids are left out."""
         if not ids or not self.files("interactions"):
             return []
         options = ", filename = true, file_row_number = true"
-        rows = self._query(
+        rows = self.query(
             "SELECT interaction_id, filename, file_row_number "
             f"FROM ({self._relation('interactions', None, options=options)}) SEMI JOIN wanted USING (interaction_id)",
-            wanted=ids,
+            wanted=_id_table(ids),
         )
         return [_Place(*row.values()) for row in rows.to_pylist()]
 
@@ -304,7 +306,7 @@ class Lake:
     def _nearest(self, wanted: str) -> str:
         if not self.files("interactions"):
             return ", which is empty"
-        rows = self._query(
+        rows = self.query(
             f"SELECT interaction_id FROM ({self._relation('interactions', None)}) "
             "ORDER BY starts_with(interaction_id, ?) DESC, jaro_winkler_similarity(interaction_id, ?) DESC LIMIT 3",
             [wanted, wanted],
@@ -354,6 +356,10 @@ class Lake:
         finally:
             temporary.unlink(missing_ok=True)
         return True
+
+
+def _id_table(ids: Sequence[str]) -> pa.Table:
+    return pa.table({"interaction_id": pa.array(ids, pa.string())})
 
 
 def _interaction_table(records: Sequence[Interaction]) -> pa.Table:
