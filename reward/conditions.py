@@ -79,6 +79,12 @@ def call_refused(rows: Rows) -> Mask:
 
 
 @_condition
+def infrastructure_error(rows: Rows) -> Mask:
+    """A logged reward has no value because the scorer or the environment failed, not the agent."""
+    return rows.true("logged_reward_infrastructure")
+
+
+@_condition
 def not_production(rows: Rows) -> Mask:
     """It was no production traffic (shadow, canary, evaluation)."""
     return ~rows.among("traffic", ["production"])

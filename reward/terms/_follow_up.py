@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from palomar.data.facts import UNCLASSIFIED
 from palomar.reward.rows import Rows
 from palomar.reward.term import INVALID, NOT_APPLICABLE, WAITING, Minutes, SpecPart, TermScores, by_case
 
@@ -30,6 +31,7 @@ def reply_of(rows: Rows, params: FollowUpParams, label: str) -> TermScores:
         (replied & rows.among("follow_up", [label])).astype(np.float64),
         (skipped, NOT_APPLICABLE, "no edit was applied"),
         (replied & rows.among("follow_up", ["unclear"]), INVALID, "the reply could not be classed"),
+        (replied & rows.among("follow_up", [UNCLASSIFIED]), INVALID, "the reply has not been classed yet"),
         (~replied & np.isnan(watched_s), INVALID, "the log has no times, so its horizon cannot be judged"),
         (~replied & (watched_s < horizon_s), WAITING, "no reply so far, and the horizon has not passed"),
     )

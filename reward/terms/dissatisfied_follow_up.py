@@ -13,7 +13,7 @@ class DissatisfiedFollowUp(Term[FollowUpParams]):
 
     Range: 0 or 1; 1 is worse, so the weight is negative.
     Not applicable: with ``only_after: edit``, where no edit was applied. Waiting: no reply so far, horizon not passed.
-    Invalid: a reply that the classifier could not class, or neither reply nor times.
+    Invalid: a reply that was not classed or could not be, or neither reply nor times.
     Gamed by: a closing phrase that discourages replies; with ``only_after: edit``, by not editing.
     """
 

@@ -13,7 +13,7 @@ class SatisfiedFollowUp(Term[FollowUpParams]):
 
     Range: 0 or 1; higher is better.
     Not applicable: with ``only_after: edit``, where no edit was applied. Waiting: no reply so far, horizon not passed.
-    Invalid: a reply that the classifier could not class, or neither reply nor times.
+    Invalid: a reply that was not classed or could not be, or neither reply nor times.
     Gamed by: fishing for thanks, and by favouring small talk and easy work over what was asked.
     """
 

@@ -53,6 +53,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], float | str]] = [
     ("dissatisfied_follow_up", {}, {"watched_s": None, "follow_up": "neutral"}, 0.0),
     ("dissatisfied_follow_up", {}, {"watched_s": None}, INVALID),
     ("dissatisfied_follow_up", {}, {"follow_up": "unclear", "follow_up_s": 9.0}, INVALID),
+    ("dissatisfied_follow_up", {}, {"follow_up": "unclassified", "follow_up_s": 9.0}, INVALID),
     ("dissatisfied_follow_up", {"only_after": "edit"}, {"follow_up": "dissatisfied", "follow_up_s": 9.0}, NA),
     ("dissatisfied_follow_up", {"only_after": "edit"}, EDIT | {"follow_up": "dissatisfied", "follow_up_s": 9.0}, 1.0),
     ("satisfied_follow_up", {}, {"follow_up": "satisfied", "follow_up_s": 9.0}, 1.0),
