@@ -137,9 +137,8 @@ def test_a_damaged_line_costs_only_itself(name: str, path: Path, tmp_path: Path)
     assert {item.interaction_id for item in interactions(items)} == {
         item.interaction_id for item in interactions(read(path)[0])
     }
-    entries = [item for item in items if isinstance(item, Quarantined) and item.kind == "damaged"]
-    assert [entry.line for entry in entries] == [2]
-    assert "half" in entries[0].excerpt
+    entries = [item for item in items if isinstance(item, Quarantined) and "half" in item.excerpt]
+    assert [(entry.line, entry.kind) for entry in entries] == [(2, "damaged")]
     assert_balanced(items, file)
 
 
