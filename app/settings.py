@@ -73,8 +73,11 @@ class Settings(_Strict):
     gate: GateConfig = GateConfig()
 
     def resolved(self) -> dict[str, Any]:
-        """All settings with their defaults filled in, as kept with the run; without the store's password."""
-        return self.model_dump(mode="json", exclude={"store"})
+        """All settings with their defaults filled in, as kept with the run.
+
+        Without what may differ when it is resumed: how many cycles to run, and the store, whose URL holds a password.
+        """
+        return self.model_dump(mode="json", exclude={"store", "cycles"})
 
 
 def read_settings(path: Path) -> Settings:

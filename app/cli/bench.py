@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from palomar.app.bench import Measure, benchmarks, load
+from palomar.app.bench import Measure, load
 from palomar.app.cli.output import Json, notes, people, print_json, table
 
 PERFORMANCE = ("ingest", "scoring", "statistics", "trainer", "overhead")

@@ -24,6 +24,10 @@ Home = Annotated[
         show_default="./.palomar",
     ),
 ]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option("--store", envvar="PALOMAR_STORE", help="Database URL; without: SQLite in the home."),
+]
 
 people = Console(highlight=False, markup=False)
 """Standard output. Markup is off: what we print may hold text that an agent wrote."""

@@ -1,0 +1,80 @@
+"""A loop, put together from settings: the one place in `app/` that knows the trainer.
+
+Imported only inside the commands that train, since it loads torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from palomar.app.settings import LogSource, Settings, SimulatedSource, reward_text
+from palomar.data.errors import StoreError
+from palomar.data.followups import FollowUpClassifier
+from palomar.data.lake import Lake
+from palomar.data.production.simulation import SimulatedProduction
+from palomar.data.store import Store
+from palomar.trainer import collecting
+from palomar.trainer.clone import BASE
+from palomar.trainer.cycle import Loop, Moment, Source, begin, run_cycle
+from palomar.trainer.gate import EvaluationGate
+from palomar.trainer.policy import Policy
+from palomar.trainer.registry import CheckpointFolder
+
+
+@contextmanager
+def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = lambda moment: None) -> Iterator[Loop]:
+    """The run in `home`, begun if it is new. Raises StoreError where the home holds another run, or other settings."""
+    with ExitStack() as stack:
+        store = stack.enter_context(Store.open(settings.store, home))
+        for run in store.runs.read():
+            if run.run_id != settings.name:
+                raise StoreError(str(home), f"holds the run {run.run_id!r}; give {settings.name!r} a home of its own")
+        path = str(BASE) if settings.policy.path == "base" else settings.policy.path
+        loop = Loop(
+            run_id=settings.name,
+            seed=settings.seed,
+            home=home,
+            lake=Lake(home / "lake"),
+            store=store,
+            checkpoints=CheckpointFolder(home / "checkpoints"),
+            source=stack.enter_context(_source(settings)),
+            gate=EvaluationGate(settings.gate),
+            base=Policy.load(path, settings.policy.runtime, checkpoint="base"),
+            policy=settings.policy.runtime,
+            advantage=settings.advantage,
+            update=settings.update,
+            evaluation=settings.evaluation,
+            watch=watch,
+        )
+        text, source = reward_text(settings.reward)
+        begin(loop, name=settings.name, config=settings.resolved(), spec_text=text, spec_source=source)
+        yield loop
+
+
+@contextmanager
+def _source(settings: Settings) -> Iterator[Source]:
+    classifier = FollowUpClassifier()
+    chosen = settings.source
+    if isinstance(chosen, LogSource):
+        yield collecting.LogSource(chosen.paths, chosen.format, classifier)
+        return
+    assert isinstance(chosen, SimulatedSource)
+    with SimulatedProduction(chosen.production) as production:
+        yield collecting.SimulatedSource(
+            production=production,
+            requests=chosen.requests,
+            classifier=classifier,
+            start=chosen.production.start,
+            cycle_length=timedelta(hours=chosen.production.cycle_hours),
+        )
+
+
+def run_to(loop: Loop, cycles: int) -> None:
+    """Runs cycles until `cycles` are complete, taking up one that was interrupted."""
+    records = loop.store.cycles.read(loop.run_id)
+    for cycle in range(sum(record.status == "complete" for record in records), cycles):
+        run_cycle(loop, cycle)
+    loop.store.runs.set_status(loop.run_id, "complete")
