@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -247,6 +247,13 @@ class Transcript:
             self._open[index, position] = call
         return index
 
+    def extend(self, index: int, calls: Sequence[ToolCall], **update: Any) -> None:
+        """More of a step that the log gives in pieces: further calls, and fields that replace those so far."""
+        have = self.steps[index].tool_calls
+        self.steps[index] = self.steps[index].model_copy(update={**update, "tool_calls": (*have, *calls)})
+        for position, call in enumerate(calls, start=len(have)):
+            self._open[index, position] = call
+
     def answer(
         self,
         call_id: str | None,
@@ -409,20 +416,22 @@ def interactions(
     first: Mapping[str, Any] | None = None,
     last: Mapping[str, Any] | None = None,
     reactions: Mapping[int, Feedback] | None = None,
+    asides: Collection[int] = (),
 ) -> list[Interaction]:
     """Cut a conversation at the person's turns.
 
     `common` are fields of every interaction (``source``, ``origin``, ``origin_record``, ...), `first` those of its
     first (what the log says about the whole), `last` those of its end (rewards, labels, stop reason), which belong to
     its last interaction. `reactions` are those amid the agent's work (a refusal, an interruption) by the index of
-    their step: such a step starts no new interaction, even where a person speaks.
+    their step: such a step starts no new interaction, even where a person speaks. Nor do `asides`, which are steps in
+    which a person asks the agent nothing (a command to the tool around it).
 
     A person's turn that follows the agent's is the reaction to it: a ``follow_up``, or an ``answer`` where the agent
     had asked. A last turn of the person that nobody answered is only that reaction, not a request of its own. The
     agent's last step before it `asks` where its words do, any earlier one does not. Empty where the agent never spoke.
     """
     reactions = reactions or {}
-    groups = _groups(steps, reactions)
+    groups = _groups(steps, {*reactions, *asides})
     found: list[Interaction] = []
     for turn, (group, following) in enumerate(groups):
         own = _asking(group)
@@ -451,19 +460,17 @@ def interactions(
     return found
 
 
-def _groups(
-    steps: Sequence[Step], reactions: Mapping[int, Feedback]
-) -> list[tuple[list[tuple[int, Step]], list[Step]]]:
+def _groups(steps: Sequence[Step], no_request: Collection[int]) -> list[tuple[list[tuple[int, Step]], list[Step]]]:
     """Steps (with their index) of each interaction, and the person's steps that came right after it."""
     groups: list[list[tuple[int, Step]]] = [[]]
     answered = False
     for index, step in enumerate(steps):
-        if step.author == "person" and answered and index not in reactions:
+        if step.author == "person" and answered and index not in no_request:
             groups.append([])
             answered = False
         groups[-1].append((index, step))
         answered = answered or step.author == "agent"
-    after = [*(_opening(group) for group in groups[1:]), []]
+    after = [*(_opening(group, no_request) for group in groups[1:]), []]
     if not answered:  # the last request got no answer
         groups.pop()
         after.pop()
@@ -481,13 +488,13 @@ def _asking(group: list[tuple[int, Step]]) -> list[tuple[int, Step]]:
     ]
 
 
-def _opening(group: Sequence[tuple[int, Step]]) -> list[Step]:
-    """The person's steps before the agent's first."""
+def _opening(group: Sequence[tuple[int, Step]], no_request: Collection[int]) -> list[Step]:
+    """The person's requests before the agent's first step."""
     found: list[Step] = []
-    for _, step in group:
+    for index, step in group:
         if step.author == "agent":
             break
-        if step.author == "person":
+        if step.author == "person" and index not in no_request:
             found.append(step)
     return found
 

@@ -130,7 +130,7 @@ _PATHS = ("path", "file_path", "filename", "file", "filepath", "target_file", "n
 _PAIRS = (("old_str", "new_str"), ("old_string", "new_string"), ("old_text", "new_text"), ("search", "replace"))
 _CONTENTS = ("file_text", "content", "contents", "text", "new_source")
 _SHELLS = ("bash", "shell", "exec", "terminal", "command", "cmd", "run")
-_WRITERS = ("write", "create", "save")
+_WRITERS = ("write", "create", "save", "notebookedit")
 
 
 def edits_of_call(call: ToolCall) -> tuple[Edit, ...]:
