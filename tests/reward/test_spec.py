@@ -13,7 +13,7 @@ from pydantic import ValidationError
 import palomar.reward
 from palomar.data.errors import ConfigError
 from palomar.reward.conditions import CONDITIONS
-from palomar.reward.spec import RewardSpec, TermSpec, bundled, parse_spec, read_spec, to_yaml, version
+from palomar.reward.spec import RewardSpec, TermSpec, bundled, bundled_text, parse_spec, read_spec, to_yaml, version
 from palomar.reward.term import TERMS
 
 SPECS = sorted(path.stem for path in (Path(palomar.reward.__file__).parent / "specs").glob("*.yaml"))
@@ -146,6 +146,21 @@ def test_a_missing_file_and_a_missing_bundled_spec_are_config_errors(tmp_path) -
 @given(st.text(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_any_text_at_all_is_a_spec_or_a_config_error(text) -> None:
+    with suppress(ConfigError):
+        parse_spec(text)
+
+
+FRAGMENTS = ("? [a]: b\n", "1: x\n", "- ", "{", "]", "null", "yes", "!!", "&a ", "*a", "<<: {a: 1}\n", "\t", "'", "| ",
+             ".nan", "2026-01-01", "terms: 3\n", "outcome: x\n", "params: []", "when: 5")  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_damaged_spec_is_a_spec_or_a_config_error(seed) -> None:
+    rng = random.Random(seed)
+    text = bundled_text("naive")
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(text))
+        text = text[:at] + rng.choice(FRAGMENTS) + text[at + rng.choice((0, 0, 1, 7)) :]
     with suppress(ConfigError):
         parse_spec(text)
 
