@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import zlib
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ class Head:
             found = []
         found = [item for item in found if item is not None]
         if len(found) == 1 and isinstance(found[0], list) and not is_message(next(iter(found[0]), None)):
-            return cast("list[Any]", found[0][:8])
+            return found[0][:8]
         return found
 
     @cached_property
@@ -170,7 +171,7 @@ class SourceFile:
         if magic.startswith(_GZIP):
             return cast(BinaryIO, gzip.open(self.path, "rb"))
         if magic == _ZSTD:
-            return cast(BinaryIO, pa.input_stream(str(self.path), compression="zstd"))
+            return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(self.path), compression="zstd")))
         return self.path.open("rb")
 
     def lines(self) -> Iterator[Line | Quarantined]:

@@ -73,20 +73,21 @@ def partial(text: str) -> Any:
     Lets a source recognise a document from its first bytes. None where nothing can be read.
     """
     stack: list[str] = []
-    cut, closers = 0, ""
+    cut = 0
     for match in _TOKEN.finditer(text):
         token = match.group()
         if token in _CLOSER:
             stack.append(_CLOSER[token])
-            cut, closers = match.end(), "".join(reversed(stack))
+            cut = match.end()
         elif token in ("}", "]"):
             if not stack or stack.pop() != token:
-                break
-            cut, closers = match.end(), "".join(reversed(stack))
+                return None
+            cut = match.end()
             if not stack:
                 break
         elif token == "," and stack:
-            cut, closers = match.start(), "".join(reversed(stack))
+            cut = match.start()
+    closers = "".join(reversed(stack))
     try:
         return json.loads(text[:cut] + closers)
     except (ValueError, RecursionError):
