@@ -89,8 +89,11 @@ class GateConfig:
 
     alpha: Share = 0.01
     """Chance to block a candidate that is no worse than the champion, over all suites and metrics together."""
-    min_tasks: AtLeastOne = 50
+    min_tasks: AtLeastOne = 20
     """Tasks that must have been measured on both sides; with fewer a comparison says nothing."""
+    metrics: tuple[str, ...] = ("tests_pass",)
+    """Metrics that must not get worse. The default asks what suites usually ask, whether the edits that a policy makes
+    are right; a policy that makes fewer of them passes."""
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -99,5 +102,5 @@ class EvaluationConfig:
 
     suites: tuple[str, ...] = ("held-out-tasks",)
     """Names of suites in ``trainer/suites/``."""
-    tasks: AtLeastOne = 128
+    tasks: AtLeastOne = 256
     """Tasks of each suite; the same ones for all checkpoints of a run."""

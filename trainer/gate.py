@@ -71,8 +71,9 @@ class Comparison:
 class EvaluationGate:
     """Blocks a candidate that an evaluation suite shows to be worse, task by task; see the module's docstring.
 
-    Metrics without a good direction are not tested. Shares are compared by McNemar's exact test, means by the paired
-    t-test, both one-sided; ``alpha`` is divided by the number of comparisons (Bonferroni).
+    Only metrics that the config names and that have a good direction are tested. Shares are compared by McNemar's
+    exact test, means by the paired t-test, both one-sided; ``alpha`` is divided by the number of comparisons
+    (Bonferroni).
     """
 
     def __init__(self, suites: tuple[str, ...], config: GateConfig) -> None:
@@ -91,7 +92,7 @@ class EvaluationGate:
             elif [result.task_id for result in candidate.results] != [result.task_id for result in champion.results]:
                 reasons_hold.append(f"evaluation_not_comparable:{name}")
             else:
-                pairs += [(metric, candidate, champion) for metric in candidate.metrics if metric.better != "none"]
+                pairs += [(metric, candidate, champion) for metric in candidate.metrics if self._asks(metric)]
         if not pairs and not reasons_hold:
             reasons_hold.append("evaluation_missing")
         comparisons = [
@@ -106,6 +107,9 @@ class EvaluationGate:
         if reasons_hold:
             return GateDecision("hold", tuple(reasons_hold), details)
         return GateDecision("promote", ("no_regression",), details)
+
+    def _asks(self, metric: Metric) -> bool:
+        return metric.name in self.config.metrics and metric.better != "none"
 
     def _compare(self, metric: Metric, candidate: Evaluation, champion: Evaluation, alpha: float) -> Comparison:
         new, old = paired(metric.name, candidate, champion)
