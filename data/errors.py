@@ -73,8 +73,16 @@ class ConflictError(LakeError):
         return f"{self.problem}: {', '.join(repr(name) for name in self.interaction_ids[:3])}{more}"
 
 
+@dataclass(eq=False)
 class StoreError(PalomarError):
     """The store cannot be reached, or a write would break one of its rules."""
+
+    where: str
+    """File or URL of the store, never with a password."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
 
 
 @dataclass(eq=False)

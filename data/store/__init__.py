@@ -1,0 +1,79 @@
+"""The store: what was decided and counted, in SQLite by default or PostgreSQL by URL. See docs/store.md.
+
+The lake keeps what happened, row by row; the store keeps what people and gates ask about: runs, cycles and their
+stages, checkpoints and the champion, reward versions, decisions, the sample ledger, statistics.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Self
+
+from palomar.data.errors import StoreError
+from palomar.data.store.checkpoints import Checkpoints, Evaluations
+from palomar.data.store.database import Database, locate
+from palomar.data.store.decisions import Decisions
+from palomar.data.store.intake import Ingests, Quarantine
+from palomar.data.store.ledger import Ledger
+from palomar.data.store.migrate import bring_up_to_date, version_of
+from palomar.data.store.records import Health
+from palomar.data.store.rewards import Rewards
+from palomar.data.store.runs import Cycles, Runs
+from palomar.data.store.statistics import Statistics
+
+
+class Store:
+    """An open store. Each method of its parts is one transaction; threads may share it, a forked process may not.
+
+    Every failure is a StoreError that says where and what, never with a password.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.where = database.where
+        """File or URL, without password."""
+        self.runs = Runs(database)
+        self.cycles = Cycles(database)
+        self.checkpoints = Checkpoints(database)
+        self.evaluations = Evaluations(database)
+        self.rewards = Rewards(database)
+        self.decisions = Decisions(database)
+        self.ledger = Ledger(database)
+        self.statistics = Statistics(database)
+        self.quarantine = Quarantine(database)
+        self.ingests = Ingests(database)
+
+    @classmethod
+    def open(cls, url: str | None, home: Path) -> Self:
+        """The store at ``url`` (None: ``home/palomar.db``), made or migrated to this version's schema first."""
+        location = locate(url, home)
+        if location.drivername == "sqlite":
+            folder = Path(str(location.database)).parent
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as exc:
+                raise StoreError(str(location.database), f"its folder cannot be made: {exc.strerror}") from exc
+        with Database(location, foreign_keys=False) as database:
+            bring_up_to_date(database)
+        return cls(Database(location))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes its connections; a later call opens new ones."""
+        self._database.close()
+
+    def health(self) -> Health:
+        """Whether the store answers, and how fast."""
+        began = time.perf_counter()
+        schema, problem = None, None
+        try:
+            schema = self._database.read(version_of)
+        except StoreError as exc:
+            problem = exc.problem
+        return Health(self.where, problem is None, problem, schema, time.perf_counter() - began)

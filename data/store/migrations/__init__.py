@@ -1,0 +1,1 @@
+"""Alembic scripts of the store; run by `palomar.data.store.migrate`."""

@@ -1,0 +1,239 @@
+"""Tables of the store. Each has a natural key, so writing the same thing twice changes nothing.
+
+A change here needs a migration (docs/store.md says how); a test compares the two. Two rules are kept by the database
+itself, in the first migration: ``reward_versions`` and ``decisions`` refuse UPDATE and DELETE by trigger, and
+``one_promoted`` lets no run have two promoted checkpoints.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, get_args
+
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, MetaData, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from palomar.data.store import records
+from palomar.data.store.columns import Key, Moment, Number, Object, OneOf, Whole, Words
+
+KeyText = Annotated[str, mapped_column(Key)]
+
+
+class Base(DeclarativeBase):
+    """Gives every annotation the column type that keeps it whole on both databases."""
+
+    # Named, so that a later migration can drop or change any of them on both databases.
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {str: Words, int: Whole, float: Number, datetime: Moment, dict[str, Any]: Object}  # noqa: RUF012
+
+
+def _key(*foreign: str) -> Mapped[str]:
+    return mapped_column(Key, *(ForeignKey(name) for name in foreign), primary_key=True)
+
+
+def _of_cycle() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["run_id", "cycle"], ["cycles.run_id", "cycles.cycle"])
+
+
+def _of_checkpoint(column: str) -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["run_id", column], ["checkpoints.run_id", "checkpoints.checkpoint_id"])
+
+
+class Run(Base):
+    """See `records.Run`."""
+
+    __tablename__ = "runs"
+    run_id: Mapped[str] = _key()
+    name: Mapped[str]
+    seed: Mapped[int]
+    config: Mapped[dict[str, Any]]
+    status: Mapped[str] = mapped_column(OneOf(get_args(records.RunStatus)))
+    created_at: Mapped[datetime]
+
+
+class RewardVersion(Base):
+    """See `records.RewardVersion`."""
+
+    __tablename__ = "reward_versions"
+    version: Mapped[str] = _key()
+    parent: Mapped[KeyText | None] = mapped_column(ForeignKey("reward_versions.version"))
+    text: Mapped[str]
+    reason: Mapped[str]
+    actor: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+class ScheduledReward(Base):
+    """See `records.ScheduledReward`."""
+
+    __tablename__ = "reward_schedule"
+    run_id: Mapped[str] = _key("runs.run_id")
+    from_cycle: Mapped[int] = mapped_column(primary_key=True)
+    version: Mapped[KeyText] = mapped_column(ForeignKey("reward_versions.version"))
+    scheduled_at: Mapped[datetime]
+
+
+class Checkpoint(Base):
+    """See `records.Checkpoint`."""
+
+    __tablename__ = "checkpoints"
+    run_id: Mapped[str] = _key("runs.run_id")
+    checkpoint_id: Mapped[str] = _key()
+    cycle: Mapped[int | None]
+    parent_id: Mapped[KeyText | None]
+    path: Mapped[str]
+    sha256: Mapped[str]
+    status: Mapped[str] = mapped_column(OneOf(get_args(records.CheckpointStatus)))
+    reason: Mapped[str | None]
+    served_from: Mapped[int | None]
+    created_at: Mapped[datetime]
+    status_at: Mapped[datetime]
+
+    _promoted = text("status = 'promoted'")
+    __table_args__ = (
+        _of_checkpoint("parent_id"),
+        Index("one_promoted", "run_id", unique=True, sqlite_where=_promoted, postgresql_where=_promoted),
+    )
+
+
+class Champion(Base):
+    """Pointer to the promoted checkpoint; moves in the transaction that changes the statuses."""
+
+    __tablename__ = "champions"
+    run_id: Mapped[str] = _key("runs.run_id")
+    checkpoint_id: Mapped[KeyText]
+    since_cycle: Mapped[int]
+    __table_args__ = (_of_checkpoint("checkpoint_id"),)
+
+
+class Evaluation(Base):
+    """See `records.Evaluation`."""
+
+    __tablename__ = "evaluations"
+    run_id: Mapped[str] = _key()
+    checkpoint_id: Mapped[str] = _key()
+    suite: Mapped[str] = _key()
+    metric: Mapped[str] = _key()
+    value: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    n: Mapped[int]
+    __table_args__ = (_of_checkpoint("checkpoint_id"),)
+
+
+class Cycle(Base):
+    """See `records.Cycle`."""
+
+    __tablename__ = "cycles"
+    run_id: Mapped[str] = _key("runs.run_id")
+    cycle: Mapped[int] = mapped_column(primary_key=True)
+    checkpoint_id: Mapped[KeyText | None]
+    reward_version: Mapped[KeyText | None] = mapped_column(ForeignKey("reward_versions.version"))
+    status: Mapped[str] = mapped_column(OneOf(get_args(records.CycleStatus)))
+    problem: Mapped[str | None]
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    __table_args__ = (_of_checkpoint("checkpoint_id"),)
+
+
+class Stage(Base):
+    """See `records.Stage`."""
+
+    __tablename__ = "stages"
+    run_id: Mapped[str] = _key()
+    cycle: Mapped[int] = mapped_column(primary_key=True)
+    stage: Mapped[str] = mapped_column(OneOf(get_args(records.StageName)), primary_key=True)
+    elapsed_s: Mapped[float]
+    detail: Mapped[dict[str, Any]]
+    finished_at: Mapped[datetime]
+    __table_args__ = (_of_cycle(),)
+
+
+class Decision(Base):
+    """See `records.Decision`."""
+
+    __tablename__ = "decisions"
+    run_id: Mapped[str] = _key()
+    candidate: Mapped[str] = _key()
+    cycle: Mapped[int]
+    verdict: Mapped[str] = mapped_column(OneOf(get_args(records.Verdict)))
+    reasons: Mapped[Any] = mapped_column(Object, nullable=False)
+    evidence: Mapped[dict[str, Any]]
+    policy: Mapped[str]
+    created_at: Mapped[datetime]
+    __table_args__ = (_of_cycle(), _of_checkpoint("candidate"), Index(None, "run_id", "cycle"))
+
+
+class LedgerRow(Base):
+    """See `records.LedgerRow`."""
+
+    __tablename__ = "ledger"
+    run_id: Mapped[str] = _key()
+    cycle: Mapped[int] = mapped_column(primary_key=True)
+    stratum: Mapped[str] = _key()
+    place: Mapped[str] = mapped_column(OneOf(get_args(records.Place)), primary_key=True)
+    reason: Mapped[str] = _key()
+    count: Mapped[int]
+    __table_args__ = (_of_cycle(),)
+
+
+class Quarantined(Base):
+    """See `records.QuarantinedRow`."""
+
+    __tablename__ = "quarantine"
+    content_id: Mapped[str] = _key()
+    source: Mapped[str]
+    line: Mapped[int | None]
+    field: Mapped[str | None]
+    kind: Mapped[KeyText] = mapped_column(index=True)
+    problem: Mapped[str]
+
+
+class Sighting(Base):
+    """An ingestion that met a quarantined record. Rows, not a counter: adding the same row twice counts once."""
+
+    __tablename__ = "quarantine_sightings"
+    content_id: Mapped[str] = _key("quarantine.content_id")
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+
+
+class Ingest(Base):
+    """See `records.Ingest`."""
+
+    __tablename__ = "ingests"
+    sha256: Mapped[str] = _key()
+    size: Mapped[int] = mapped_column(primary_key=True)
+    format: Mapped[str] = _key()
+    path: Mapped[str]
+    read: Mapped[int]
+    new: Mapped[int]
+    known: Mapped[int]
+    quarantined: Mapped[int]
+    at: Mapped[datetime]
+
+
+class Statistic(Base):
+    """See `records.Statistic`.
+
+    The key begins with the cycle, so that a cycle's rows are written side by side; a series is read by one seek per
+    cycle. A second index in series order would make each write touch a page per series.
+    """
+
+    __tablename__ = "statistics"
+    run_id: Mapped[str] = _key()
+    cycle: Mapped[int] = mapped_column(primary_key=True)
+    statistic: Mapped[str] = _key()
+    slice: Mapped[str] = _key()
+    value: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    n: Mapped[int]
+    status: Mapped[str]
+    maturity: Mapped[float | None]
+    __table_args__ = (_of_cycle(), {"sqlite_with_rowid": False})
