@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from palomar.data.errors import ConflictError, IngestError, LakeError
 from palomar.data.quarantine import Quarantined, quarantined, to_jsonl
 from palomar.data.schema import Feedback, FollowUpLabel, Interaction
-from palomar.data.sources import LateFeedback, SourceFile, files_under, read_file, sources
+from palomar.data.sources import MAPPING_ENDINGS, LateFeedback, SourceFile, files_under, read_file, sources
 
 BATCH_ROWS = 2_000
 BATCH_CHARACTERS = 64 * 1024 * 1024
@@ -162,7 +162,7 @@ def ingest(
     Raises IngestError for a format that does not exist or a path with nothing behind it, LakeError where the lake
     refuses to write at all.
     """
-    if format != "auto" and format not in sources():
+    if format != "auto" and not format.endswith(MAPPING_ENDINGS) and format not in sources():
         raise IngestError("--format", None, None, f"no format {format!r}; there are: auto, {', '.join(sources())}")
     if isinstance(paths, Path | str):
         paths = [paths]

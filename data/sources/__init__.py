@@ -52,6 +52,7 @@ __all__ = [
     "detect",
     "each_record",
     "files_under",
+    "named_source",
     "read_file",
     "read_path",
     "source",
@@ -60,6 +61,9 @@ __all__ = [
 
 MINIMUM_CONFIDENCE = 0.3
 """Below this a file counts as unknown: better to say so than to read it as something it is not."""
+
+MAPPING_ENDINGS = (".yaml", ".yml")
+"""A format's name that ends so is the path of a mapping file."""
 
 _SKIPPED_FOLDERS = {".git", "__pycache__", "node_modules"}
 
@@ -122,6 +126,18 @@ def sources() -> dict[str, Source]:
         if not module.name.startswith("_"):
             importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(_REGISTRY.items()))
+
+
+def named_source(name: str) -> Source:
+    """The reader of that name or, for a path that ends in ``.yaml``, one for the mapping in that file.
+
+    Raises KeyError for a format that is not registered, ConfigError for a bad mapping file.
+    """
+    if name.endswith(MAPPING_ENDINGS):
+        from palomar.data.sources.mapped import mapped  # registers itself, so it is imported late
+
+        return mapped(Path(name))
+    return sources()[name]
 
 
 def detect(head: Head) -> Source | None:
@@ -187,9 +203,9 @@ def _parsed(
 def read_file(file: SourceFile, format: str = "auto") -> Iterator[Item]:
     """Interactions and quarantine entries of one file. Sets ``file.format``.
 
-    Raises KeyError for a format that is not registered.
+    Raises KeyError for a format that is not registered, ConfigError for a bad mapping file.
     """
-    named = None if format == "auto" else sources()[format]
+    named = None if format == "auto" else named_source(format)
     try:
         if file.path.exists() and not file.path.is_file():  # a pipe or device could block for ever
             raise file.error("unreadable", "not a regular file")

@@ -216,7 +216,7 @@ class SourceFile:
 
         A list of chat messages is one record. What does not parse comes out as quarantine entries.
         """
-        if self.head.shape == "json" or (self.head.shape == "jsonl" and self.head.whole and self._is_list_of_records()):
+        if self.head.shape == "json" or (self.head.shape == "jsonl" and self._is_list_of_records()):
             yield from self.document_records()
             return
         for line in self.lines():
@@ -262,8 +262,12 @@ class SourceFile:
         )
 
     def _is_list_of_records(self) -> bool:
-        lines = self.head.text.strip()
-        return "\n" not in lines and lines.startswith("[") and not lines[1:].lstrip().startswith('{"role"')
+        """Whether the file is one JSON list on one line; a list of chat messages is a record, not a list of them."""
+        text = self.head.text.strip()
+        if not text.startswith("[") or "\n" in text:
+            return False
+        items = _json.partial(text)
+        return isinstance(items, list) and not is_message(next(iter(items), None))
 
     def _too_long(self, number: int, offset: int, data: bytes, size: int, digest: str) -> Quarantined:
         return quarantined(
