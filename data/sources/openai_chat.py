@@ -149,7 +149,8 @@ def _add(transcript: Transcript, message: dict[str, Any], rest: list[Any], tools
     results = [part for part in content.rest if isinstance(part, dict) and part.get("type") == "tool_result"]
     for part in results:
         answer = content_of(part.get("content")).text
-        _answer(transcript, _text(part.get("tool_use_id")), answer, step, failed=part.get("is_error") is True)
+        bringing = step.model_copy(update={"author": "tool", "extra_json": None})
+        _answer(transcript, _text(part.get("tool_use_id")), answer, bringing, failed=part.get("is_error") is True)
     if author == "tool" or from_harness:
         _answer(transcript, _text(message.get("tool_call_id")), content.text, step)
     elif content.text is not None or not results:
