@@ -224,7 +224,9 @@ def _outcome(rows: Rows, spec: RewardSpec) -> tuple[pa.Array, pa.Array]:
     """The columns ``outcome`` and ``outcome_status``; both null where the spec names no outcome.
 
     An interaction is credited with its own outcome and that of every later turn of its conversation: a question is
-    worth what came of it. It is mature once all of these are, and invalid as soon as one of them is.
+    worth what came of it. It is mature once all of these were watched up to the longest horizon, even where the outcome
+    is known before: bad news comes sooner than good, so the mean of what is known early lies below the truth. It is
+    invalid as soon as one of them is.
     """
     if spec.outcome is None:
         return pa.nulls(len(rows), pa.float64()), pa.nulls(len(rows), pa.string())
@@ -232,7 +234,9 @@ def _outcome(rows: Rows, spec: RewardSpec) -> tuple[pa.Array, pa.Array]:
     # Where nothing applies the user got nothing: a measured 0, unlike a reward nobody thought of.
     own = _nothing_applies(_total(terms, {term.name: term_scores(rows, term) for term in terms}), 0.0)
     later = _later_turns(rows)
-    immature, invalid = later.total(own.status == WAITING) > 0, later.total(own.status == INVALID) > 0
+    horizon_s = 60 * max(getattr(term.params, "horizon_minutes", 0.0) for term in terms)
+    unripe = (own.status == WAITING) | (rows.number("watched_s") < horizon_s)
+    immature, invalid = later.total(unripe) > 0, later.total(own.status == INVALID) > 0
     value = later.total(np.where(own.status == VALID, own.value, 0.0))
     status = np.select([invalid, immature], [2, 1], default=0)
     return _numbers(np.where(status == 0, value, np.nan)), _words(OUTCOME_STATUSES, status)

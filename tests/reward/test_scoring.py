@@ -104,6 +104,7 @@ def test_a_condition_that_fails_leaves_the_term_out_and_one_that_cannot_be_decid
     assert table["status:latency"].to_pylist() == [
         "valid", "not_applicable", "not_applicable", "invalid", "not_applicable", "invalid",
     ]  # fmt: skip
+    assert table["term:latency"].to_pylist() == [10.0, None, None, None, None, None]
 
 
 # Inclusion --------------------------------------------------------------------------------------------------------
@@ -169,6 +170,12 @@ def test_a_conversation_is_mature_once_all_its_later_turns_are(facts) -> None:
     asked = {"conversation_id": "c", "turn": 0, "asked": True}
     table = score(facts(asked, EDIT | FRESH | {"conversation_id": "c", "turn": 1}), JUDGED)
     assert outcomes(table) == [(None, "immature"), (None, "immature")]
+
+
+def test_bad_news_that_comes_early_does_not_count_before_good_news_can(facts) -> None:
+    annoyed = {"follow_up": "dissatisfied", "follow_up_s": 5.0}
+    table = score(facts(annoyed | {"watched_s": 3599.0}, annoyed | {"watched_s": 3600.0}), JUDGED)
+    assert outcomes(table) == [(None, "immature"), (-1.0, "mature")]
 
 
 def test_an_outcome_that_cannot_be_known_is_invalid_not_zero(facts) -> None:
