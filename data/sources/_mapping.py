@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from palomar.data.schema import Author, EditForm, FeedbackKind, RewardKind, Traffic
 
@@ -99,6 +99,20 @@ class MessagesMapping(_Part):
     """How the answer of a failed tool call begins; any other answer then means that the call ran."""
 
 
+def _kind_of_steps(given: Any) -> str:
+    """Tells the two kinds apart, so that an error names the keys of the one that was meant."""
+    return (
+        "messages"
+        if isinstance(given, MessagesMapping) or (isinstance(given, dict) and "messages" in given)
+        else "step"
+    )
+
+
+Steps = Annotated[
+    Annotated[MessagesMapping, Tag("messages")] | Annotated[StepMapping, Tag("step")], Discriminator(_kind_of_steps)
+]
+
+
 class RewardMapping(_Part):
     """A reward; null, NaN or a word is an invalid one."""
 
@@ -160,7 +174,7 @@ class Mapping(_Part):
     stop_reason: Field_ | None = None
     started_at: Field_ | None = None
     tests: TestsMapping | None = None
-    steps: tuple[MessagesMapping | StepMapping, ...] = ()
+    steps: tuple[Steps, ...] = ()
     edits: tuple[EditMapping, ...] = ()
     """Edits of the agent's last step."""
     rewards: tuple[RewardMapping, ...] = ()
