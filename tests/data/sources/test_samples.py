@@ -1,5 +1,6 @@
 """The shared samples, with the counts that each folder's SOURCE.md states."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -59,7 +60,8 @@ def test_tinker_60_rollouts_and_16_reward_lists(samples: Path) -> None:
     assert entries[("no_interaction", "tinker-rollouts")] == 16
     assert Counter(r.infrastructure for item in found for r in item.rewards) == {False: 74, True: 46}
     unequal = [item for item in found if len({r.value for r in item.rewards}) == 2]
-    invalid = [item for item in found if any(call.invalidity for call in calls(item))]
-    assert len({item.interaction_id for item in (*unequal, *invalid)}) >= 10
+    broken = [item for item in found if json.loads(item.extra_json or "")["metrics"]["n_errors_parsing_tool_calls"]]
+    assert len({item.interaction_id for item in (*unequal, *broken)}) == 10
+    assert all(any(call.invalidity for call in calls(item)) for item in broken)
     assert Counter(call.invalidity for item in found for call in calls(item)) == {None: 150, "unparsed": 6}
     assert not any(call.outcome == "timed_out" for item in found for call in calls(item))  # n_tool_timeouts is 0
