@@ -41,7 +41,7 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
             store=store,
             checkpoints=CheckpointFolder(home / "checkpoints"),
             source=stack.enter_context(_source(settings)),
-            gate=EvaluationGate(settings.gate),
+            gate=EvaluationGate(settings.evaluation.suites, settings.gate),
             base=Policy.load(path, settings.policy.runtime, checkpoint="base"),
             policy=settings.policy.runtime,
             advantage=settings.advantage,

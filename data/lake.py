@@ -40,7 +40,7 @@ from pydantic import ValidationError
 
 from palomar.data.arrow import INTERACTION_SCHEMA, arrow_schema, to_arrow
 from palomar.data.errors import ConflictError, LakeError
-from palomar.data.observations import FACTS, OBSERVATIONS
+from palomar.data.observations import FACTS, OBSERVATIONS, SAMPLES
 from palomar.data.schema import Feedback, Interaction, content_id
 
 Table = Literal["interactions", "feedback", "observations", "samples"]
@@ -59,8 +59,7 @@ _SHAPES: dict[Table, pa.Schema] = {
     "interactions": INTERACTION_SCHEMA,
     "feedback": FEEDBACK_SCHEMA,
     "observations": OBSERVATIONS,
-    # The trainer owns the columns of samples; these two are what every sample has.
-    "samples": pa.schema([pa.field("interaction_id", pa.string()), pa.field("cycle", pa.int32())]),
+    "samples": SAMPLES,
 }
 _ROW_GROUP_BYTES = 8 << 20
 _READABLE = "*/*.parquet"
@@ -182,15 +181,17 @@ class Lake:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def connect(self) -> duckdb.DuckDBPyConnection:
-        """A DuckDB connection with a view per table, for reading; close it when done.
+    def connect(
+        self, tables: Sequence[Table] = TABLES, cycles: Sequence[int | None] | None = None
+    ) -> duckdb.DuckDBPyConnection:
+        """A DuckDB connection with a view per table (of some cycles), for reading; close it when done.
 
-        A view reads the files that are there when it is queried. After a file with *new columns* has come in, connect
-        again: DuckDB refuses a view whose columns changed.
+        A view of all cycles reads the files that are there when it is queried. After a file with *new columns* has come
+        in, connect again: DuckDB refuses a view whose columns changed.
         """
         cursor = self._database.cursor()
-        for table in TABLES:
-            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {table} AS {self._relation(table, None)}")
+        for table in tables:
+            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {table} AS {self._relation(table, cycles)}")
         return cursor
 
     def scan(

@@ -112,3 +112,28 @@ FACTS = pa.schema([*IDENTITY, *BEHAVIOUR, *REACTION])
 
 OBSERVATIONS = pa.schema([*FACTS, *REWARD])
 """What the lake's ``observations`` table holds, besides the term columns."""
+
+SAMPLES = pa.schema(
+    [
+        pa.field("interaction_id", pa.string(), nullable=False),
+        pa.field("cycle", pa.int32(), nullable=False),  # the cycle that was offered the sample
+        pa.field("sampled_cycle", pa.int32()),
+        pa.field("checkpoint", pa.string()),  # that sampled it
+        pa.field("policy_lag", pa.int32()),  # cycles from sampling to this update
+        pa.field("reward", pa.float64()),
+        pa.field("baseline", pa.float64()),
+        pa.field("advantage", pa.float64()),  # null where not trained on; its pressure is then 0
+        pa.field("weight", pa.float64(), nullable=False),  # 0 where not trained on
+        pa.field("trained", pa.bool_(), nullable=False),
+        pa.field("reason", pa.string()),  # why it does not count
+        pa.field("step", pa.int32()),  # optimiser step it was used in, from 0
+        pa.field("tokens", pa.int32(), nullable=False),  # tokens the policy sampled
+        pa.field("ratio", pa.float64()),  # mean importance ratio of its tokens when it was used
+        pa.field("clipped", pa.float64()),  # share of its tokens whose gradient the clip removed
+        pa.field("kl_sampler", pa.float64()),  # sampled KL(sampler || policy) when it was used, nats a sample
+    ]
+)
+"""What the lake's ``samples`` table holds: what the trainer made of each interaction it was offered.
+
+A null is "not known" or "not used".
+"""

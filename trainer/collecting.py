@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from palomar.data.followups import FollowUp
+from palomar.data.errors import IngestError
+from palomar.data.followups import FollowUpClassifier
 from palomar.data.ingest import ingest
 from palomar.data.lake import Lake
 from palomar.data.schema import Feedback
 from palomar.data.serving import Agent, Production
 from palomar.trainer.cycle import Collected
-
-Classify = Callable[[Sequence[str]], Sequence[FollowUp]]
-"""Labels of follow-up messages, in order."""
 
 
 @dataclass
@@ -24,9 +22,7 @@ class SimulatedSource:
     production: Production
     requests: int
     """First requests a cycle."""
-    classify: Classify
-    label_by: str
-    """What labelled the follow-ups, as kept with each label."""
+    classifier: FollowUpClassifier
     start: datetime
     cycle_length: timedelta
 
@@ -45,14 +41,42 @@ class SimulatedSource:
         return self.start + (cycle + 1) * self.cycle_length
 
     def _labelled(self, feedback: Sequence[tuple[str, Feedback]]) -> list[tuple[str, Feedback]]:
-        texts = [item.text or "" for _, item in feedback if item.kind == "follow_up"]
-        labels = iter(self.classify(texts))
-        labelled = []
-        for owner, item in feedback:
-            if item.kind == "follow_up":
-                found = next(labels)
-                item = item.model_copy(
-                    update={"label": found.label, "label_by": self.label_by, "label_probability": found.p}
-                )
-            labelled.append((owner, item))
+        said = [(row, item.text or "") for row, (_, item) in enumerate(feedback) if item.kind == "follow_up"]
+        readings = self.classifier.classify([text for _, text in said])
+        labelled = list(feedback)
+        for (row, _), reading in zip(said, readings, strict=True):
+            owner, item = feedback[row]
+            label = {"label": reading.label, "label_by": self.classifier.label_by, "label_probability": reading.p}
+            labelled[row] = owner, item.model_copy(update=label)
         return labelled
+
+
+@dataclass
+class LogSource:
+    """Logs that a serving system writes: each cycle takes in what is new since the last."""
+
+    paths: Sequence[str]
+    """Files, folders or globs."""
+    format: str
+    classifier: FollowUpClassifier
+
+    def collect(self, lake: Lake, agent: Agent, cycle: int, seed: int) -> Collected:
+        """Reads the logs; interactions that an earlier cycle took in stay in that cycle.
+
+        Raises IngestError where there are no logs, or nothing new in them: a cycle without data would teach nothing
+        and look like one in which nothing happened.
+        """
+        report = ingest(self.paths, lake, format=self.format, cycle=cycle, classify=self.classifier)
+        here = lake.scan("interactions", ["interaction_id"], cycles=[cycle]).num_rows
+        if here == 0:
+            problem = f"nothing new for cycle {cycle}: {report.known:,} interactions are known already"
+            raise IngestError(", ".join(self.paths), None, None, problem, "empty")
+        return Collected(
+            received=here + sum(report.quarantined.values()),
+            quarantined=report.quarantined,
+            detail={"files": report.files, "reactions": report.feedback_new},
+        )
+
+    def now(self, cycle: int) -> datetime:
+        """The present: what users have said by now is known."""
+        return datetime.now(UTC)

@@ -2,8 +2,8 @@
 
 `run_cycle` is the whole of it. Each stage reads what earlier stages left in the lake and the store, writes its own
 outputs, and is recorded in the store last; a stage that is recorded is not done again. Outputs are idempotent and every
-stage is a function of its inputs and of (seed, cycle, stage), so that a run killed at any moment and resumed decides what
-an uninterrupted one would have.
+stage is a function of its inputs and of (seed, cycle, stage), so that a run killed at any moment and resumed decides
+what an uninterrupted one would have.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from palomar.data.store import Store
 from palomar.data.store import records as stored
 from palomar.data.store.records import StageName
 from palomar.detectors.measure import measure
-from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward import versions
+from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward.scoring import score
 from palomar.reward.spec import parse_spec
 from palomar.trainer.batch import build_batch
@@ -87,10 +87,10 @@ class Loop:
     source: Source
     gate: Gate
     base: Policy
-    policy: PolicyConfig = PolicyConfig()
-    advantage: AdvantageConfig = AdvantageConfig()
-    update: UpdateConfig = UpdateConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
+    policy: PolicyConfig
+    advantage: AdvantageConfig
+    update: UpdateConfig
+    evaluation: EvaluationConfig
     watch: Callable[[Moment], None] = lambda moment: None
 
     def stage_seed(self, cycle: int, stage: str) -> int:
@@ -162,7 +162,7 @@ def distil(loop: Loop, cycle: int) -> dict[str, Any]:
 
 
 def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
-    """All weights are updated on what this cycle and late feedback of the last ones brought; every sample is accounted."""
+    """All weights are updated on this cycle and on what late feedback settled; every sample is accounted for."""
     offered = _offered(loop, cycle)
     batch = build_batch(loop.lake.interactions(offered["interaction_id"].to_pylist()), offered, cycle, loop.advantage)
     policy = loop.checkpoints.load(champion, loop.policy)

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from palomar.data.errors import StaleDataError
+from palomar.data.observations import SAMPLES
 from palomar.trainer.batch import Sample, TrainingBatch
 from palomar.trainer.config import UpdateConfig
 from palomar.trainer.hf import Accelerator, torch
@@ -33,28 +34,6 @@ from palomar.trainer.tensors import Tokens, log_softmax, micro_batches, target_l
 
 Tensor = torch.Tensor
 UpdateStatus = Literal["updated", "empty", "all_excluded", "no_spread", "not_finite"]
-
-SAMPLES = pa.schema(
-    [
-        pa.field("interaction_id", pa.string(), nullable=False),
-        pa.field("cycle", pa.int32(), nullable=False),  # the cycle that was offered the sample
-        pa.field("sampled_cycle", pa.int32()),
-        pa.field("checkpoint", pa.string()),  # that sampled it
-        pa.field("policy_lag", pa.int32()),  # cycles from sampling to this update
-        pa.field("reward", pa.float64()),
-        pa.field("baseline", pa.float64()),
-        pa.field("advantage", pa.float64()),  # null where not trained on; its pressure is then 0
-        pa.field("weight", pa.float64(), nullable=False),  # 0 where not trained on
-        pa.field("trained", pa.bool_(), nullable=False),
-        pa.field("reason", pa.string()),  # why it does not count
-        pa.field("step", pa.int32()),  # optimiser step it was used in, from 0
-        pa.field("tokens", pa.int32(), nullable=False),  # tokens the policy sampled
-        pa.field("ratio", pa.float64()),  # mean importance ratio of its tokens when it was used
-        pa.field("clipped", pa.float64()),  # share of its tokens whose gradient the clip removed
-        pa.field("kl_sampler", pa.float64()),  # sampled KL(sampler || policy) when it was used, nats a sample
-    ]
-)
-"""Rows of the lake's ``samples`` table. A null is "not known" or "not used"."""
 
 
 @dataclass(frozen=True)
