@@ -256,15 +256,7 @@ def version(spec: RewardSpec) -> str:
     for part in (content, content.get("outcome", {})):
         if "terms" in part:
             part["terms"] = sorted(part["terms"], key=lambda term: str(term["name"]))
-    return content_id("reward-spec/1", json.dumps(_without_negative_zero(content), sort_keys=True, allow_nan=False))
-
-
-def _without_negative_zero(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_negative_zero(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_negative_zero(item) for item in value]
-    return 0.0 if isinstance(value, float) and value == 0 else value
+    return content_id("reward-spec/1", json.dumps(content, sort_keys=True, allow_nan=False))
 
 
 def to_yaml(spec: RewardSpec) -> str:

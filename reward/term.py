@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from palomar.reward.rows import Floats, Mask, Rows
 
@@ -38,7 +38,11 @@ def _not_bool(value: Any) -> Any:
     return value
 
 
-Number = Annotated[FiniteFloat, BeforeValidator(_not_bool)]
+def _without_sign_of_zero(value: float) -> float:
+    return value + 0.0  # -0.0 + 0.0 is 0.0: equal numbers must give equal hashes of a spec
+
+
+Number = Annotated[FiniteFloat, BeforeValidator(_not_bool), AfterValidator(_without_sign_of_zero)]
 """A finite number; YAML's ``true`` is none."""
 Minutes = Annotated[Number, Field(gt=0)]
 Positive = Annotated[Number, Field(gt=0)]

@@ -197,7 +197,8 @@ def test_comments_layout_and_order_of_keys_and_terms_do_not_change_the_version(s
 def test_what_is_left_out_and_its_default_written_down_are_the_same_version() -> None:
     written = MINIMAL + "    kind: latency\n    params: {cap_s: 600}\nnothing_applies: null\ninclusion: []\n"
     assert version(parse_spec(written)) == version(parse_spec(MINIMAL))
-    assert version(parse_spec(MINIMAL.replace("-0.01", "0"))) == version(parse_spec(MINIMAL.replace("-0.01", "-0.0")))
+    # Past the cache, which takes equal specs for one.
+    assert len({version.__wrapped__(parse_spec(MINIMAL.replace("-0.01", zero))) for zero in ("0", "0.0", "-0.0")}) == 1
 
 
 def _leaves(value, path=()):
