@@ -180,6 +180,7 @@ def from_search_replace(text: str, outcome: EditOutcome = "unknown") -> tuple[Ed
     return tuple(found)
 
 
+_MAY_WRITE = re.compile(r">|<<|\btee\b|\bsed\b|\bperl\b|\bpython|\bpatch\b|\bapply\b")
 _HEREDOC = re.compile(r"<<(?P<dash>-?)[ \t]*(?P<quote>['\"]?)(?P<word>[A-Za-z_][A-Za-z0-9_]*)(?P=quote)")
 _PYTHON_WRITE = re.compile(
     r"""open\(\s*(?:'([^'\n]+)'|"([^"\n]+)")\s*,\s*(?:mode\s*=\s*)?['"][wax]|Path\(\s*(?:'([^'\n]+)'|"([^"\n]+)")\s*\)\.write_"""
@@ -195,6 +196,8 @@ def from_shell(command: str, outcome: EditOutcome = "unknown") -> tuple[Edit, ..
     of ``unknown`` form with their text. Blind to editors, to scripts run from files, and to paths held in variables
     (for Python: path None unless assigned as a literal in the same text).
     """
+    if not _MAY_WRITE.search(command):
+        return ()  # most commands only look; splitting them into words is slow
     found: list[Edit] = []
     skeleton, bodies = _without_heredocs(command)
     for words, marks in _simple_commands(skeleton):

@@ -289,7 +289,7 @@ class Transcript:
         calls = list(self.steps[index].tool_calls)
         calls[position] = call
         self.steps[index] = self.steps[index].model_copy(update={"tool_calls": tuple(calls)})
-        self.add(step.model_copy(update={"text": None}))
+        self.add(step if step.text is None else step.model_copy(update={"text": None}))
         return True
 
     def finished(self) -> list[Step]:

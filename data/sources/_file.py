@@ -52,14 +52,14 @@ class Head:
     @cached_property
     def shape(self) -> Shape:
         """``jsonl``: one value a line (or a single one on one line); ``json``: one value over several lines."""
-        if not self.start.removeprefix(_json.BOM).strip():
+        lines = self._lines
+        if not lines:
             return "empty"
         if b"\0" in self.start[:4096]:
             return "binary"
-        lines = self._lines
-        if not lines or not any(line.startswith(("{", "[")) for line in lines):
-            return "text"
-        if len(lines) == 1 or any(_parses(line) for line in lines):
+        if len(lines) == 1:
+            return "jsonl" if lines[0].startswith(("{", "[")) else "text"
+        if any(value is not None for value in self._parsed):
             return "jsonl"
         return "json" if lines[0].startswith(("{", "[")) else "text"
 
@@ -67,9 +67,12 @@ class Head:
     def records(self) -> list[Any]:
         """The first JSON values (up to 8): lines of a JSONL file or the one document, cut-off ones so far."""
         if self.shape == "json":
-            found = [_json.partial(self.text.lstrip())]
+            text = self.text.lstrip()
+            found = [_parse(text) if self.whole else None]
+            found = found if found[0] is not None else [_json.partial(text)]
         elif self.shape == "jsonl":
-            found = [_json.partial(line) for line in self._lines[:8]]
+            pairs = zip(self._lines[:8], self._parsed[:8], strict=True)
+            found = [_json.partial(line) if value is None else value for line, value in pairs]
         else:
             found = []
         found = [item for item in found if item is not None]
@@ -87,10 +90,15 @@ class Head:
         """Keys of `first`; empty where it is no object."""
         return frozenset(self.first) if isinstance(self.first, dict) else frozenset()
 
-    @property
+    @cached_property
     def _lines(self) -> list[str]:
-        """Non-blank lines as far as the head goes, unindented ones being candidates for a JSONL record."""
+        """Non-blank lines as far as the head goes."""
         return [line.rstrip("\r\n") for line in self.text.split("\n") if line.strip()]
+
+    @cached_property
+    def _parsed(self) -> list[Any]:
+        """For each line the JSON object or list that it is, where it starts at the left edge; else None."""
+        return [_parse(line) if line.startswith(("{", "[")) and len(line) > 1 else None for line in self._lines]
 
 
 def is_message(value: Any) -> bool:
@@ -98,15 +106,12 @@ def is_message(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str)
 
 
-def _parses(line: str) -> bool:
-    """A whole JSON object or list that starts at the left edge: a line of a JSONL file."""
-    if not line.startswith(("{", "[")) or len(line) < 2:
-        return False
+def _parse(text: str) -> Any:
+    """The JSON value that the whole text is, or None."""
     try:
-        json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from palomar.data.errors import IngestError
 BOM = b"\xef\xbb\xbf"
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)  # a string may be cut off
 _CLOSER = {"{": "}", "[": "]"}
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -35,7 +35,8 @@ def loads(raw: bytes, source: str = "", line: int | None = None) -> Any:
         raise IngestError(source, line, None, f"not JSON at character {exc.pos}: {exc.msg}", "damaged") from exc
     except (RecursionError, ValueError) as exc:  # nested too deeply; an integer of more digits than Python converts
         raise IngestError(source, line, None, f"not readable JSON: {exc}", "damaged") from exc
-    return without_lone_surrogates(value) if _SURROGATE_ESCAPE.search(raw) else value
+    escaped = b"\\ud" in raw or b"\\uD" in raw
+    return without_lone_surrogates(value) if escaped else value
 
 
 def without_lone_surrogates(value: Any) -> Any:
@@ -52,9 +53,9 @@ def without_lone_surrogates(value: Any) -> Any:
 def dumps(value: Any) -> str:
     """Compact JSON with sorted keys (so that equal values give equal text); NaN and infinities become strings."""
     try:
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _ENCODER.encode(value)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return _ENCODER.encode(_finite(value))
 
 
 def _finite(value: Any) -> Any:

@@ -22,7 +22,7 @@ from palomar.data.code_metrics import measured
 from palomar.data.edits import from_unified_diff, shell_edits
 from palomar.data.errors import IngestError
 from palomar.data.quarantine import Quarantined
-from palomar.data.schema import Feedback, Interaction, Reward, Step, ToolCall
+from palomar.data.schema import Author, Feedback, Interaction, Reward, Step, ToolCall
 from palomar.data.sources import Head, Native, SourceFile, each_record, source
 from palomar.data.sources._chat import (
     Transcript,
@@ -32,6 +32,7 @@ from palomar.data.sources._chat import (
     extra,
     identity,
     interactions,
+    merged,
     time_of,
 )
 from palomar.data.sources._file import is_message
@@ -127,19 +128,20 @@ def _model(info: dict[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _step(message: dict[str, Any], author: str) -> Step:
+def _step(message: dict[str, Any], author: Author) -> Step:
     content = content_of(message.get("content"))
     about = message.get("extra")
     about = about if isinstance(about, dict) else {}
-    return Step.model_validate(
-        {
-            "author": author,
-            "role": message["role"],
-            "text": content.text,
-            "thinking": content.thinking,
-            "at": time_of(about.get("timestamp")),
-            "extra_json": extra(parts=list(content.rest), extra=about),
-        }
+    return Step(
+        author=author,
+        role=message["role"],
+        text=content.text,
+        thinking=content.thinking,
+        at=time_of(about.get("timestamp")),
+        extra_json=extra(
+            parts=list(content.rest),
+            **{key: item for key, item in about.items() if key not in ("response", "actions", "parts")},
+        ),
     )
 
 
@@ -165,11 +167,9 @@ def _agent_step(message: dict[str, Any], following: dict[str, Any] | None) -> St
             "tokens_in": _count(usage.get("prompt_tokens", usage.get("input_tokens"))),
             "tokens_out": _count(usage.get("completion_tokens", usage.get("output_tokens"))),
             "tool_calls": _calls(message, step.text or "", following),
-            "extra_json": extra(
-                **{key: item for key, item in about.items() if key not in ("response", "actions")},
-                usage=usage,
-                response_id=response.get("id"),
-                provider=response.get("provider"),
+            "extra_json": merged(
+                step.extra_json,
+                extra(usage=usage, response_id=response.get("id"), provider=response.get("provider")),
             ),
         }
     )

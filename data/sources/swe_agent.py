@@ -27,13 +27,9 @@ from palomar.data.sources import Head, Native, SourceFile, each_record, source
 from palomar.data.sources._chat import call_of, content_of, expect, extra, identity, interactions, looks_like_call
 from palomar.data.sources._json import loads
 
-_TIMED_OUT = re.compile(r"EXECUTION TIMED OUT|was cancelled because it took more than")
-_FAILED_EDIT = re.compile(
-    r"Your proposed edit has introduced new syntax error|No replacement was performed|Text not found"
-)
-_COMMAND_FAILED = re.compile(
-    r"Traceback \(most recent call last\)|command not found|: No such file or directory|^Usage: "
-)
+_TIMED_OUT = ("EXECUTION TIMED OUT", "was cancelled because it took more than")
+_FAILED_EDIT = ("Your proposed edit has introduced new syntax error", "No replacement was performed", "Text not found")
+_COMMAND_FAILED = ("Traceback (most recent call last)", "command not found", ": No such file or directory")
 _FENCE = re.compile(r"```|<command>")
 _STEP_KEYS = {"action", "observation", "response", "thought", "state", "execution_time", "messages", "query"}
 
@@ -281,9 +277,10 @@ def _answered(call: ToolCall, observation: str | None, elapsed_s: float | None, 
         return call.model_copy(update={"invalidity": "rejected", "outcome": "not_run", "problem": problem})
     outcome: CallOutcome = "unknown"
     if observation is not None:
-        if _TIMED_OUT.search(observation):
+        end = observation[-4000:]
+        if any(words in observation for words in _TIMED_OUT):
             outcome = "timed_out"
-        elif _FAILED_EDIT.search(observation) or _COMMAND_FAILED.search(observation[-4000:]):
+        elif any(words in observation for words in _FAILED_EDIT) or any(words in end for words in _COMMAND_FAILED):
             outcome = "failed"
         elif call.name in ("edit", "create", "insert", "submit", "open", "goto", "scroll_down", "scroll_up"):
             outcome = "ok"
