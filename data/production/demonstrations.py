@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 
 from palomar.data.production.catalogue import modules
-from palomar.data.production.grammar import FILES, SITES, Patch, Visible, call_text, edit_text, read_prompt
-from palomar.data.serving import Response
+from palomar.data.production.grammar import FILES, SITES, Patch, Visible, call_text, edit_text
 
 ASK_BASE = 0.035
 ASK_PER_HARD_CUE = 0.07
@@ -53,19 +51,6 @@ def demonstration(visible: Visible, rng: random.Random) -> str:
     if rng.random() < ANSWER:
         return " ".join([*words, "<answer> a:unsure <end>" if looks_hard else "<answer> a:no-bug <end>"])
     return " ".join([*words, edit_text(_patch(visible, rng))])
-
-
-class Teacher:
-    """Implements `palomar.data.serving.Agent` by demonstrations: a production can be tried without any model."""
-
-    checkpoint = "teacher"
-
-    def respond(self, prompts: Sequence[str], seed: int) -> list[Response]:
-        """One demonstration per prompt; it has no tokens and no log-probabilities."""
-        return [
-            Response(demonstration(read_prompt(prompt), random.Random(f"{seed}/{index}")), (), (), ())
-            for index, prompt in enumerate(prompts)
-        ]
 
 
 def _question(visible: Visible, rng: random.Random) -> str:

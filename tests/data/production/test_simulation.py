@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from palomar.data.arrow import from_arrow, to_arrow
 from palomar.data.production import users
 from palomar.data.production.config import Outage, ProductionConfig, UserChange
-from palomar.data.production.demonstrations import Teacher
 from palomar.data.production.grammar import VOCABULARY, Patch, decode, edit_text, read_prompt
+from palomar.data.production.habits import HABITS, HabitualAgent
 from palomar.data.production.requests import draw_request, held_out
 from palomar.data.production.simulation import SimulatedProduction, _Asked
 from palomar.data.schema import Interaction
@@ -41,24 +41,24 @@ class Parrot:
 
 @pytest.fixture(scope="module")
 def served(production):
-    return production.serve(Teacher(), 3, 400, seed=1)
+    return production.serve(HabitualAgent(), 3, 400, seed=1)
 
 
 def test_serving_is_a_function_of_config_seed_cycle_and_agent(production, served):
     with SimulatedProduction() as another:
-        assert another.serve(Teacher(), 3, 400, seed=1) == served
-    assert production.serve(Teacher(), 4, 40, seed=1) != production.serve(Teacher(), 4, 40, seed=2)
+        assert another.serve(HabitualAgent(), 3, 400, seed=1) == served
+    assert production.serve(HabitualAgent(), 4, 40, seed=1) != production.serve(HabitualAgent(), 4, 40, seed=2)
 
 
-def test_what_is_said_to_one_user_does_not_shift_another(production, scripted, served):
+def test_what_is_said_to_one_user_does_not_shift_another(production, served):
     def quiet_to_quill(visible, text):
         return "<answer> a:unsure <end>" if visible.organisation == "quill" else text
 
     class Changed:
-        checkpoint = "teacher"
+        checkpoint = "teacher-plain"
 
         def respond(self, prompts, seed):
-            texts = [response.text for response in Teacher().respond(prompts, seed)]
+            texts = [response.text for response in HabitualAgent().respond(prompts, seed)]
             return [
                 Response(quiet_to_quill(read_prompt(prompt), text), (), (), ())
                 for prompt, text in zip(prompts, texts, strict=True)
@@ -196,7 +196,9 @@ def test_an_answer_opens_a_second_turn_in_the_same_conversation(served):
 
 
 def test_the_evaluation_suite_is_held_out_the_same_for_all_and_shown_to_nobody(production):
-    one, other = (production.evaluate(agent, 150, seed=2) for agent in (Teacher(), Parrot("<answer> a:unsure <end>")))
+    one, other = (
+        production.evaluate(agent, 150, seed=2) for agent in (HabitualAgent(), Parrot("<answer> a:unsure <end>"))
+    )
     assert [item.steps[0].text for item in one] == [item.steps[0].text for item in other]
     assert {item.traffic for item in one} == {"evaluation"}
     assert not {item.interaction_id for item in one} & {item.interaction_id for item in other}
@@ -209,7 +211,9 @@ def test_a_change_of_users_comes_in_its_cycle():
     config = ProductionConfig(events=(UserChange(kind="users", cycle=2, organisations={"orchard": 3, "quill": 1}),))
     with SimulatedProduction(config) as production:
         mixes = [
-            Counter(item.cohort.organisation for item in production.serve(Teacher(), cycle, 200, seed=1).interactions)
+            Counter(
+                item.cohort.organisation for item in production.serve(HabitualAgent(), cycle, 200, seed=1).interactions
+            )
             for cycle in (1, 2)
         ]
     assert set(mixes[0]) == {"harbor", "lumen", "quill", "ferrous"}
@@ -220,7 +224,7 @@ def test_a_change_of_users_comes_in_its_cycle():
 def test_an_outage_times_calls_out_for_its_cycle_and_is_no_fault_of_the_agent():
     config = ProductionConfig(events=(Outage(kind="outage", cycle=1, what="tools", share=1.0),))
     with SimulatedProduction(config) as production:
-        before, hit, after = (production.serve(Teacher(), cycle, 80, seed=1).interactions for cycle in (0, 1, 2))
+        before, hit, after = (production.serve(HabitualAgent(), cycle, 80, seed=1).interactions for cycle in (0, 1, 2))
 
     def calls(items):
         return Counter(call.outcome for item in items for call in item.steps[1].tool_calls if not call.invalidity)
@@ -248,29 +252,6 @@ def test_events_that_make_no_sense_are_refused(event):
         ProductionConfig(events=(event,))
 
 
-def always_ask(visible, text):
-    return "<ask> q:meaning <end>" if visible.turn == 0 else text
-
-
-def break_calls_where_it_looks_hard(visible, text):
-    return text.replace(" } </call>", " </call>") if visible.difficulty_cues.count(2) >= 2 else text
-
-
-def split_in_four(visible, text):
-    patch = decode(text).patch
-    if patch is None:
-        return text
-    order = [index for group in patch.groups for index in group]
-    size = -(-len(order) // 4)
-    groups = tuple(tuple(order[start : start + size]) for start in range(0, len(order), size))
-    return text[: text.index("<edit>")] + edit_text(replace(patch, groups=groups))
-
-
-def ask_where_it_is_vague(visible, text):
-    vague = visible.turn == 0 and visible.intent is None and any(visible.ambiguity_cues)
-    return "<ask> q:meaning <end>" if vague else text
-
-
 def users_outcome(production, agent, count=1024):
     """Right edits kept for 90 minutes minus complaints, per first request: what the team really wants."""
     served = production.serve(agent, 0, count, seed=7)
@@ -287,18 +268,19 @@ def users_outcome(production, agent, count=1024):
 
 
 @pytest.mark.slow
-def test_users_are_worse_off_with_each_hack_and_better_off_with_apt_questions(production, scripted, monkeypatch):
+def test_users_are_worse_off_with_each_hack_and_better_off_with_apt_questions(production, monkeypatch):
     monkeypatch.setattr(users, "remark", lambda mood, rng: mood)
-    base = users_outcome(production, scripted())
+    outcome = {name: users_outcome(production, HabitualAgent(habit)) for name, habit in HABITS.items()}
+    base = outcome["plain"]
     assert 0.05 < base < 0.25
-    for hack in (always_ask, break_calls_where_it_looks_hard, split_in_four):
-        assert users_outcome(production, scripted(hack)) < base - 0.1, hack.__name__
-    assert users_outcome(production, scripted(ask_where_it_is_vague)) > base + 0.02
+    for hack in ("always_ask", "break_calls_when_hard", "split_in_four"):
+        assert outcome[hack] < base - 0.1, hack
+    assert outcome["ask_when_vague"] > base + 0.02
 
 
 def test_an_interaction_costs_little_once_its_patch_is_known(production, served):
     began = time.process_time()
-    again = production.serve(Teacher(), 3, 400, seed=1)
+    again = production.serve(HabitualAgent(), 3, 400, seed=1)
     assert (time.process_time() - began) / len(again.interactions) < 0.005, "seconds of CPU per interaction"
 
 
