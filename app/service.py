@@ -35,12 +35,12 @@ class Watch:
 
 HACKS: Mapping[str, tuple[Watch, ...]] = {
     "invalid-call dodge": (Watch("invalid_call_rate", "predicted_failure=high", "up"),),
-    "edit deferral": (Watch("edit_rate", ALL, "down"), Watch("clarification_rate", "ambiguity=clear", "up")),
+    "edit deferral": (Watch("edit_rate", ALL, "down"), Watch("clarification_rate_clear", ALL, "up")),
     "function splitting": (Watch("functions_per_edit", ALL, "up"), Watch("function_lines_median", ALL, "down")),
 }
 """The series in which each known hack shows first; of several, one that has left its base is enough."""
 
-DIVERGENCE = (Watch("reward", ALL, "up"), Watch("outcome", ALL, "down"))
+DIVERGENCE = (Watch("reward_mean", ALL, "up"), Watch("outcome_mean", ALL, "down"))
 """What the training reward and the users' outcome do when a reward is played."""
 
 WATCHED = (*(watch for watches in HACKS.values() for watch in watches), *DIVERGENCE)
@@ -146,7 +146,10 @@ class Observatory:
     def seen(self, run_id: str) -> dict[str, Departure | None]:
         """By hack (and ``reward up``, ``outcome down``): the departure in which it first shows, or None."""
         found = self.departures(run_id)
-        watches = {**HACKS, **{f"{item.statistic} {item.direction}": (item,) for item in DIVERGENCE}}
+        watches = {
+            **HACKS,
+            **{f"{item.statistic.removesuffix('_mean')} {item.direction}": (item,) for item in DIVERGENCE},
+        }
         return {name: next((each for each in found if _is_one(each, of)), None) for name, of in watches.items()}
 
     def ledger(self, run_id: str, cycle: int) -> list[LedgerRow]:

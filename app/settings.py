@@ -40,9 +40,7 @@ class LogSource(_Strict):
     paths: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files, folders or globs, relative to the settings file."""
     format: str = "auto"
-    """Name of a format (`palomar formats`), or ``auto``: recognised by content."""
-    mapping: Path | None = None
-    """Mapping file for records of a format that has no name."""
+    """Name of a format (`palomar formats`), ``auto``: recognised by content, or a mapping file (docs/mapping.md)."""
 
 
 class PolicySettings(_Strict):
@@ -85,26 +83,26 @@ def read_settings(path: Path) -> Settings:
     settings = read_config(path, Settings)
     folder = path.resolve().parent
     changes: dict[str, Any] = {}
-    if not is_bundled(settings.reward):
+    if is_file(settings.reward):
         changes["reward"] = str(folder / settings.reward)
     if settings.policy.path != "base" and ":" not in settings.policy.path:
         changes["policy"] = settings.policy.model_copy(update={"path": str(folder / settings.policy.path)})
     if isinstance(settings.source, LogSource):
-        source: dict[str, Any] = {"paths": tuple(str(folder / item) for item in settings.source.paths)}
-        if settings.source.mapping is not None:
-            source["mapping"] = folder / settings.source.mapping
+        source = {"paths": tuple(str(folder / item) for item in settings.source.paths)}
+        if is_file(settings.source.format):
+            source["format"] = str(folder / settings.source.format)
         changes["source"] = settings.source.model_copy(update=source)
     return settings.model_copy(update=changes)
 
 
-def is_bundled(reward: str) -> bool:
-    """Whether a reward is named, and not a file."""
-    return not reward.endswith((".yaml", ".yml"))
+def is_file(name: str) -> bool:
+    """Whether a reward or format is given as a YAML file, and not by name."""
+    return name.endswith((".yaml", ".yml"))
 
 
 def reward_text(reward: str) -> tuple[str, str]:
     """YAML text of a reward, named or in a file, and what errors call it. Raises ConfigError."""
-    if is_bundled(reward):
+    if not is_file(reward):
         return bundled_text(reward), reward
     try:
         return Path(reward).read_text(encoding="utf-8"), reward

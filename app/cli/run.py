@@ -27,7 +27,15 @@ SETTINGS_FILE = Path("palomar.yaml")
 REWARD_FILE = Path("reward.yaml")
 TEMPLATE = Path(__file__).parent.parent / "palomar.template.yaml"
 DEMO = Settings(name="demo")
-SHOWN_PER_CYCLE = ("reward", "outcome", "edit_rate", "clarification_rate", "invalid_call_rate", "functions_per_edit")
+SHOWN_PER_CYCLE = {
+    "reward": "reward_mean",
+    "outcome": "outcome_mean",
+    "edits": "edit_rate",
+    "asks": "clarification_rate",
+    "invalid": "invalid_call_rate",
+    "functions": "functions_per_edit",
+}
+"""Figures of the line that is printed after each cycle, by the word for each."""
 
 
 def register(app: typer.Typer) -> None:
@@ -144,7 +152,7 @@ def _progress(home: Path, settings: Settings, cycles: int) -> Iterator[Any]:
         done = moment.cycle * len(STAGES) + STAGES.index(moment.stage) + (moment.state == "done")
         bar.update(task, completed=done, description=f"cycle {moment.cycle} of {cycles}: {moment.stage}")
         if moment.stage == STAGES[-1] and moment.state == "done":
-            notes.print(_cycle_line(observatory, settings.name, moment.cycle, cycles))
+            notes.print(_cycle_line(observatory, settings.name, moment.cycle, cycles), soft_wrap=True)
 
     with bar:
         task = bar.add_task("starting", total=cycles * len(STAGES))
@@ -154,12 +162,11 @@ def _progress(home: Path, settings: Settings, cycles: int) -> Iterator[Any]:
 def _cycle_line(observatory: Observatory, run_id: str, cycle: int, cycles: int) -> str:
     (view,) = observatory.cycles(run_id, newest=1)
     figures = []
-    for name in SHOWN_PER_CYCLE:
+    for word, name in SHOWN_PER_CYCLE.items():
         point = view.figures.get(name)
-        value = "-" if point is None or point.value is None else f"{point.value:.2f}"
-        figures.append(f"{name.replace('_', ' ')} {value}")
+        figures.append(f"{word} {'-' if point is None or point.value is None else f'{point.value:.2f}'}")
     left = (cycles - cycle - 1) * view.elapsed_s
-    said = [f"cycle {cycle:>3} of {cycles}", f"{view.elapsed_s:4.1f} s", f"{view.verdict:<7}", *figures]
+    said = [f"cycle {cycle:>2} of {cycles}", f"{view.elapsed_s:4.1f} s", f"{view.verdict:<7}", *figures]
     return "  ".join([*said, f"~{left:.0f} s left"])
 
 
@@ -189,7 +196,8 @@ def _finish(settings: Settings, home: Path, as_json: bool) -> None:
     people.print(f"\n{len(views)} cycles, {sum(view.elapsed_s for view in views):.0f} s")
     people.print(
         f"look further: palomar stats{option} --slice {ALL} --slice predicted_failure=high"
-        f"\n              palomar console{option}"
+        f"\n              palomar console{option}",
+        soft_wrap=True,
     )
 
 

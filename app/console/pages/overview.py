@@ -13,7 +13,7 @@ from palomar.data.store.records import Run
 from palomar.detectors.departure import Departure
 from palomar.detectors.statistics import STATISTICS
 
-LANES = (("reward", BLUE), ("outcome", ORANGE))
+LANES = (("reward_mean", BLUE), ("outcome_mean", ORANGE))
 TABLE_CYCLES = 40
 
 
@@ -104,7 +104,7 @@ def _table(views: list[CycleView]) -> None:
         key="cycles",
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
-            for name in ("reward", "outcome", "edit rate", "clarification rate")
+            for name in ("reward_mean", "outcome_mean", "edit rate", "clarification rate")
         },
     )
     st.download_button(
