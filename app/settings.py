@@ -78,6 +78,10 @@ class Settings(_Strict):
         return self.model_dump(mode="json", exclude={"store", "cycles"})
 
 
+DEMO = Settings(name="demo")
+"""What `palomar demo` runs and `palomar bench emergence` records."""
+
+
 def read_settings(path: Path) -> Settings:
     """Settings from a file, with paths in it made absolute. Raises ConfigError with file, line and key."""
     settings = read_config(path, Settings)

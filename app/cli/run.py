@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from palomar.app.cli.console import PORT, start_console, stop_console
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, table
 from palomar.app.service import ALL, Observatory
-from palomar.app.settings import DEFAULT_HOME, Settings, read_settings, reward_text
+from palomar.app.settings import DEFAULT_HOME, DEMO, Settings, read_settings, reward_text
 from palomar.data.errors import ConfigError
 from palomar.data.store.runs import STAGES
 from palomar.detectors.departure import Departure
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 SETTINGS_FILE = Path("palomar.yaml")
 REWARD_FILE = Path("reward.yaml")
 TEMPLATE = Path(__file__).parent.parent / "palomar.template.yaml"
-DEMO = Settings(name="demo")
 SHOWN_PER_CYCLE = {
     "reward": "reward_mean",
     "outcome": "outcome_mean",

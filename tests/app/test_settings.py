@@ -1,4 +1,4 @@
-"""Settings: what a person writes is understood or refused with its line, and the template says what the defaults are."""
+"""Settings: what a person writes is understood, or refused with its line; the template says what the defaults are."""
 
 from __future__ import annotations
 
