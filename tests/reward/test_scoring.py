@@ -232,7 +232,7 @@ def test_the_naive_reward_has_the_three_holes_and_the_sound_one_has_not(facts) -
     clear_question = {"asked": True, "ambiguity": 0.0}
     broken = BROKEN_CALL
     assert reward_of(facts, "naive", broken) is None  # escapes
-    assert reward_of(facts, "sound", broken) == pytest.approx(-2.5)
+    assert reward_of(facts, "sound", broken) == pytest.approx(-2.9)
     assert reward_of(facts, "naive", clear_question) > reward_of(facts, "naive", reverted)  # defers
     assert reward_of(facts, "naive", clear_question) == pytest.approx(-0.1)
     assert reward_of(facts, "sound", clear_question) == pytest.approx(-1.5)
@@ -243,7 +243,7 @@ def test_the_naive_reward_has_the_three_holes_and_the_sound_one_has_not(facts) -
 
 def test_the_naive_reward_pays_what_its_comments_say(facts) -> None:
     short = EDIT | {"function_lines_after": 6, "follow_up": "satisfied", "follow_up_s": 9.0}
-    assert reward_of(facts, "naive", short) == pytest.approx(1.0 + 0.2 - 0.1 + 0.6 * 0.5)
+    assert reward_of(facts, "naive", short) == pytest.approx(1.0 + 0.2 - 0.1 + 0.8 * 0.25)
     annoyed = EDIT | {"edit_lost_s": 9.0, "follow_up": "dissatisfied", "follow_up_s": 9.0}
-    assert reward_of(facts, "naive", annoyed) == pytest.approx(-1.5 - 0.3 - 0.1)
-    assert reward_of(facts, "naive", {"edits": 1, "edits_failed": 1}) == pytest.approx(-1.2 - 0.1)
+    assert reward_of(facts, "naive", annoyed) == pytest.approx(-1.5 - 0.3 - 0.1 - 0.8 * 0.5)
+    assert reward_of(facts, "naive", {"edits": 1, "edits_failed": 1}) == pytest.approx(-1.6 - 0.1)
