@@ -6,8 +6,9 @@ from palomar.data.observations import FACTS
 from palomar.reward.conditions import CONDITIONS
 from palomar.reward.rows import Rows
 
+KINDS = ("malformed", "unparsed", "unknown_tool", "schema", "rejected")
 HOLDS = {
-    "invalid_tool_call": [{f"invalid_{kind}": 1} for kind in ("malformed", "unparsed", "unknown_tool", "schema", "rejected")],
+    "invalid_tool_call": [{f"invalid_{kind}": 1} for kind in KINDS],
     "undecodable_tool_call": [{"invalid_malformed": 2}, {"invalid_unparsed": 1}],
     "truncated": [{"truncated": True}],
     "no_edit": [{}, {"edits": 1, "edits_failed": 1}, {"asked": True}],

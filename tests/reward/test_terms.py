@@ -8,8 +8,8 @@ import pytest
 
 from palomar.data.observations import FACTS
 from palomar.reward.rows import Rows
-from palomar.reward.scoring import term_scores
-from palomar.reward.spec import TermSpec
+from palomar.reward.scoring import score, term_scores
+from palomar.reward.spec import TermSpec, bundled
 from palomar.reward.term import STATUSES, TERMS, VALID, NoParams, Term, by_case, term
 
 EDIT = {"edits": 1, "edited": True}
@@ -174,7 +174,8 @@ def test_two_terms_cannot_share_a_kind() -> None:
             Params = NoParams
 
 
-def test_a_term_cannot_read_the_reward_the_outcome_or_a_finding(facts) -> None:
-    for name in ("reward", "outcome", "finding"):
+def test_a_term_cannot_read_the_reward_the_outcome_or_another_term(facts) -> None:
+    rows = Rows(score(facts({}), bundled("sound")))
+    for name in ("reward", "outcome", "term:latency"):
         with pytest.raises(KeyError, match="facts only"):
-            Rows(facts({}).append_column(name, pa.array([1.0])) if name not in FACTS.names else facts({})).number(name)
+            rows.number(name)
