@@ -48,22 +48,25 @@ class Policy:
         config = config or PolicyConfig()
         torch.set_num_threads(config.threads)
         folder, gguf_file = _locate(str(path))
-        arguments: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        if gguf_file:
-            arguments["gguf_file"] = gguf_file
-        else:
-            arguments["use_safetensors"] = True
+        source: dict[str, Any] = {"trust_remote_code": False} | ({"gguf_file": gguf_file} if gguf_file else {})
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                folder, **{key: value for key, value in arguments.items() if key != "use_safetensors"}
-            )
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **source)
             model = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=getattr(torch, config.dtype), attn_implementation="eager", **arguments
+                folder,
+                dtype=getattr(torch, config.dtype),
+                attn_implementation="eager",
+                local_files_only=True,
+                use_safetensors=None if gguf_file else True,
+                **source,
             )
         except Exception as exc:
             # transformers, safetensors and tokenizers each raise their own kinds for a damaged file.
             raise CheckpointError(f"{path}: cannot be loaded as a causal language model: {exc}") from exc
+        # Where it was loaded from is no part of a checkpoint: saved again it must be the same bytes.
+        for key in ("is_local", "local_files_only"):
+            tokenizer.init_kwargs.pop(key, None)
         _forget_quantization(model)
+        _realign(model)
         return cls(model.to(_device(config)).eval(), tokenizer, checkpoint or Path(path).stem, config)
 
     @classmethod
@@ -230,3 +233,12 @@ def _forget_quantization(model: Any) -> None:
         model.is_quantized = False
     if getattr(model.config, "quantization_config", None) is not None:
         del model.config.quantization_config
+
+
+def _realign(model: Any) -> None:
+    """Moves weights out of the file's memory map, whose odd addresses change the last bits of sums.
+
+    So a policy that was loaded answers exactly like the one that was saved.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()

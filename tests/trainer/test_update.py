@@ -63,9 +63,7 @@ def test_a_rewarded_word_becomes_likelier_and_a_punished_one_rarer(policy: Polic
         assert (share(trained) - before) * sign > 0.1
 
 
-def test_equal_inputs_and_seed_give_equal_weights_and_another_seed_others(
-    policy: Policy, batch: TrainingBatch
-) -> None:
+def test_equal_inputs_and_seed_give_equal_weights_and_another_seed_others(policy: Policy, batch: TrainingBatch) -> None:
     outcomes = []
     for seed in (1, 1, 2):
         trained = clone(policy)
