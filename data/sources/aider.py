@@ -287,7 +287,9 @@ class _Session:
         lines = text.split("\n")
         if self.command is None:
             draft.commits.update(found.group(1) for line in lines if (found := _COMMIT.search(line)))
-        if any(line.startswith("^C") for line in lines) and draft.open and self.command is None:
+        # A ^C after the line that closes the answer was given at the prompt.
+        ended = next((i for i, line in enumerate(lines) if _TOKENS.search(line) or _APPLIED.search(line)), len(lines))
+        if draft.open and self.command is None and any(line.startswith("^C") for line in lines[:ended]):
             draft.feedback.append(Feedback(kind="interruption"))
             draft.open = False
         if at is None or self.command is not None:

@@ -101,6 +101,7 @@ def test_a_reply_to_a_question_is_an_answer_and_any_other_a_follow_up(history: l
 
 
 def test_control_c_interrupts_an_answer_but_not_an_idle_prompt(history: list[Interaction]) -> None:
+    assert [f.kind for f in history[2].feedback] == ["answer"]
     assert [f.kind for f in history[3].feedback] == ["interruption"]
     assert [f.kind for f in history[4].feedback] == ["follow_up"]
 

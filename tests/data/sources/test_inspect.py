@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,13 @@ def test_all_compressions_give_the_same_interactions(tmp_path: Path, method: int
     first, second = read(path)[0]
     assert first.interaction_id == item.interaction_id != second.interaction_id
     assert first.steps == item.steps
+
+
+def test_zstd_members_are_read_in_a_process_that_knows_only_palomar(tmp_path: Path) -> None:
+    path = archive(tmp_path / "log.eval", [sample()], zipfile_zstd.ZIP_ZSTANDARD)
+    code = f"from palomar.data.sources import read_path; print(*(type(i).__name__ for i in read_path({str(path)!r})))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["Interaction"]
 
 
 def test_it_is_recognised_by_its_members_under_any_name(tmp_path: Path) -> None:
