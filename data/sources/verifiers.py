@@ -111,7 +111,7 @@ def _steps(trace: Mapping[str, Any], where: str) -> list[Step]:
     ]
     steps = chat_steps(messages, where=f"{where}.nodes", later_users="harness")
     branches = _branches([node.get("parent") for node in nodes])
-    calls = {call["node"]: call for call in trace.get("calls") or [] if isinstance(call, dict) and "node" in call}
+    calls = {call["node"]: call for call in _list(trace.get("calls")) if isinstance(call, dict) and "node" in call}
     done = []
     for index, (node, step) in enumerate(zip(nodes, steps, strict=True)):
         parent = node.get("parent")
@@ -205,7 +205,7 @@ def _waited(trace: Mapping[str, Any]) -> dict[str, float]:
 
 def _checkpoint(trace: Mapping[str, Any], work: Mapping[str, Any]) -> str | None:
     """Model and the versions of the policy that took part: ``name@3``, or ``name@3-4`` where it changed on the way."""
-    models = [call.get("model") for call in trace.get("calls") or [] if isinstance(call, dict)]
+    models = [call.get("model") for call in _list(trace.get("calls")) if isinstance(call, dict)]
     model = next((name for name in models if isinstance(name, str)), None)
     policy = _part(work, "policy")
     start, end = policy.get("start"), policy.get("end")
@@ -216,7 +216,7 @@ def _checkpoint(trace: Mapping[str, Any], work: Mapping[str, Any]) -> str | None
 
 
 def _rewards(trace: Mapping[str, Any], episode: Mapping[str, Any]) -> Iterator[Reward]:
-    failures = [*(trace.get("errors") or []), *(episode.get("errors") or [])]
+    failures = [*_list(trace.get("errors")), *_list(episode.get("errors"))]
     failed = next(
         (f"{error.get('type')}: {error.get('message')}" for error in failures if isinstance(error, dict)), None
     )
@@ -237,3 +237,8 @@ def _rewards(trace: Mapping[str, Any], episode: Mapping[str, Any]) -> Iterator[R
             yield reward_of(name, given, kind="proxy")
     for name, value in expect(trace.get("metrics") or {}, dict, "metrics").items():
         yield reward_of(name, value, kind="metric")
+
+
+def _list(value: Any) -> list[Any]:
+    """The value where it is a list; a field of another type says nothing we could use."""
+    return value if isinstance(value, list) else []

@@ -55,7 +55,7 @@ def test_a_unified_diff_gives_one_edit_per_file_with_both_sides_of_each_hunk() -
 
 def test_crlf_diffs_and_leading_prose_are_read() -> None:
     found = from_unified_diff("Here is my patch:\r\n" + DIFF.replace("\n", "\r\n"))
-    assert [edit.path for edit in found] == ["shop/cart.py", "new.js"]
+    assert [(edit.path, edit.outcome) for edit in found] == [("shop/cart.py", "unknown"), ("new.js", "unknown")]
     assert "\r" not in found[0].hunks[0].after
 
 
