@@ -170,23 +170,31 @@ def _total(terms: Sequence[TermSpec], scores: dict[str, TermScores]) -> _Total:
     size = len(next(iter(scores.values())).value)
     value = np.zeros(size)
     applies = np.zeros(size, dtype=np.bool_)
-    waiting, invalid = applies.copy(), applies.copy()
-    why_waiting, why_invalid = pa.nulls(size, pa.string()), pa.nulls(size, pa.string())
-    for term in needed:
+    # Position of the first term that is invalid, that waits; -1 = none.
+    first_invalid, first_waiting = np.full(size, -1), np.full(size, -1)
+    for position, term in enumerate(needed):
         one = scores[term.name]
         value += np.where(one.status == VALID, term.weight * one.value, 0.0)
         applies |= one.status != NOT_APPLICABLE
-        waiting |= one.status == WAITING
-        invalid |= one.status == INVALID
-        why = pc.binary_join_element_wise(term.name, one.reason, ": ")
-        why_waiting = pc.if_else(pa.array(one.status == WAITING), pc.coalesce(why_waiting, why), why_waiting)
-        why_invalid = pc.if_else(pa.array(one.status == INVALID), pc.coalesce(why_invalid, why), why_invalid)
+        first_invalid[(one.status == INVALID) & (first_invalid < 0)] = position
+        first_waiting[(one.status == WAITING) & (first_waiting < 0)] = position
+    invalid, waiting = first_invalid >= 0, first_waiting >= 0
     overflow = ~np.isfinite(value) & ~invalid
     status = np.select([invalid | overflow, waiting, ~applies], [INVALID, WAITING, NOT_APPLICABLE], VALID)
-    reason = pc.if_else(
-        pa.array(invalid), why_invalid, pc.if_else(pa.array(overflow), "the sum is not finite", why_waiting)
-    )
+    reason = _reasons(needed, scores, np.where(invalid, first_invalid, first_waiting))
+    reason = pc.if_else(pa.array(overflow), "the sum is not finite", reason)
     return _Total(np.where(status == VALID, value, np.nan), status.astype(np.uint8), reason)
+
+
+def _reasons(terms: Sequence[TermSpec], scores: dict[str, TermScores], blamed: NDArray[np.int64]) -> pa.Array:
+    """The blamed term's name and reason for each row, null where none is; texts are made for those rows only."""
+    texts = [pa.nulls(1, pa.string())]
+    place = np.zeros(len(blamed), dtype=np.int64)
+    for position, term in enumerate(terms):
+        rows = np.flatnonzero(blamed == position)
+        place[rows] = sum(map(len, texts)) + np.arange(len(rows))
+        texts.append(pc.binary_join_element_wise(term.name, scores[term.name].reason.take(pa.array(rows)), ": "))
+    return pa.concat_arrays(texts).take(pa.array(place))
 
 
 def _nothing_applies(total: _Total, value: float | None) -> _Total:
