@@ -13,8 +13,8 @@ start-up commands failed or the tests could not run, both are invalid by infrast
 becomes a label.
 
 A reward list (``{"rewards": [...], "metadata": {...}}``) has numbers without transcripts, so there is no behaviour to
-read and no interaction: it goes to quarantine as ``no_interaction`` with its count; `palomar.data.series` reads such
-aggregates.
+read and no interaction: it goes to quarantine as ``no_interaction`` with its count; `palomar.data.reward_lists` reads
+them as an aggregated series.
 """
 
 from __future__ import annotations
