@@ -319,7 +319,7 @@ def _offered(loop: Loop, cycle: int) -> pa.Table:
     offered = loop.lake.scan("samples", ["interaction_id", "cycle", "reason"], cycles=range(first, cycle))
     return loop.lake.query(
         """
-        WITH last AS (SELECT interaction_id, arg_max(reason, cycle) AS reason FROM offered GROUP BY ALL)
+        WITH last AS (SELECT interaction_id, arg_max_null(reason, cycle) AS reason FROM offered GROUP BY ALL)
         SELECT observations.* FROM observations LEFT JOIN last USING (interaction_id)
         WHERE observations.cycle = ? OR last.reason = 'reward_waiting'
         ORDER BY observations.cycle, interaction_id
