@@ -335,15 +335,12 @@ def test_keywords_know_complaint_praise_and_neither() -> None:
     ]  # fmt: skip
 
 
-def fractions_by_hand() -> dict[str, float]:
-    """38 of 41 and 38 of 58: Wilson's interval by its formula, z = 1.959964."""
-    result = {}
-    for name, part, whole in (("precision", 38, 41), ("recall", 38, 58)):
-        z, share = 1.959964, part / whole
-        centre = (share + z * z / (2 * whole)) / (1 + z * z / whole)
-        half = z / (1 + z * z / whole) * (share * (1 - share) / whole + z * z / (4 * whole * whole)) ** 0.5
-        result |= {name: share, f"{name}_low": centre - half, f"{name}_high": centre + half}
-    return result
+def wilson_by_hand(part: int, whole: int) -> tuple[float, float]:
+    """Wilson's 95 % interval by its formula (Wilson 1927)."""
+    z, share = 1.959964, part / whole
+    centre = (share + z * z / (2 * whole)) / (1 + z * z / whole)
+    half = z / (1 + z * z / whole) * (share * (1 - share) / whole + z * z / (4 * whole * whole)) ** 0.5
+    return centre - half, centre + half
 
 
 def test_real_follow_ups_are_classed_as_well_as_the_docs_say(samples: Path, classifier: FollowUpClassifier) -> None:
@@ -366,8 +363,9 @@ def test_real_follow_ups_are_classed_as_well_as_the_docs_say(samples: Path, clas
         assert macro["encoder"] > macro["keywords"] + 0.08
     assert ours["f1"] > 0.74
     assert ours["f1"] > keywords["f1"] + 0.15
-    if (ours["correct"], ours["predicted"]) == (38, 41):
-        assert {name: ours[name] for name in fractions_by_hand()} == pytest.approx(fractions_by_hand(), abs=1e-6)
+    for fraction, whole in (("precision", "predicted"), ("recall", "labelled")):
+        interval = (ours[f"{fraction}_low"], ours[f"{fraction}_high"])
+        assert interval == pytest.approx(wilson_by_hand(ours["correct"], ours[whole]), abs=1e-6)
 
 
 def test_a_head_that_learned_nothing_fails_the_same_bounds(samples: Path, counting_head: Path, tmp_path: Path) -> None:
