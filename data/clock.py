@@ -89,7 +89,7 @@ def survival(durations_s: Floats, lost: Mask, horizon_s: float) -> Survival:
 
     ``durations_s``: seconds until the loss, or else until when it was watched. Estimate and the log-log interval from
     Greenwood's variance are lifelines'. Where nothing (or everything) was lost by then that interval has no width, so
-    Clopper and Pearson's exact one is given for the rows at risk at the horizon (or for all rows).
+    Clopper and Pearson's exact one is given for the rows at risk at the horizon (or at the last loss).
     Raises ValueError for a negative or missing duration.
     """
     # lifelines takes a second to import, and most who use this module ask for maturity only.
@@ -107,7 +107,8 @@ def survival(durations_s: Floats, lost: Mask, horizon_s: float) -> Survival:
     if not n_at_risk and estimate > 0:
         return Survival("not_estimable", None, None, None, n, 0, n_censored)
     if estimate in (0.0, 1.0):
-        low, high = exact_interval(int(estimate) * n_at_risk, n_at_risk if estimate else n)
+        at_last_loss = int((durations_s >= durations_s[lost & (durations_s <= horizon_s)].max(initial=0)).sum())
+        low, high = exact_interval(n_at_risk, n_at_risk) if estimate else exact_interval(0, at_last_loss)
     else:
         interval = fitted.confidence_interval_survival_function_
         low, high = (float(value) for value in interval.loc[:horizon_s].iloc[-1])
@@ -156,7 +157,7 @@ def life_table(lost: npt.NDArray[np.int64], censored: npt.NDArray[np.int64], las
     for group in np.flatnonzero((estimate == 1.0) & (end > 0)):
         low[group], high[group] = exact_interval(int(end[group]), int(end[group]))
     for group in np.flatnonzero((estimate == 0.0) & (n[:, 0] > 0)):
-        low[group], high[group] = exact_interval(0, int(at_risk[group].max()))
+        low[group], high[group] = exact_interval(0, int(at_risk[group, np.flatnonzero(losses[group])[-1]]))
     nothing = (end <= 0) & (estimate > 0)
     for values in (estimate, low, high):
         values[nothing] = np.nan

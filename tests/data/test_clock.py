@@ -104,7 +104,7 @@ def test_nobody_watched_up_to_the_horizon_is_not_estimable() -> None:
 def test_all_lost_is_zero_and_none_lost_is_one_each_with_an_interval_of_some_width() -> None:
     lost = survival(np.array([10.0, 20.0]), np.array([True, True]), 3600)
     assert (lost.status, lost.estimate, lost.low) == ("estimated", 0.0, 0.0)
-    assert lost.high == pytest.approx(1 - 0.025 ** (1 / 2))  # Clopper-Pearson, 0 of 2
+    assert lost.high == pytest.approx(0.975)  # Clopper-Pearson, 0 of the 1 that was left for the last loss
     kept = survival(np.full(10, 4000.0), np.zeros(10, dtype=bool), 3600)
     assert (kept.estimate, kept.high) == (1.0, 1.0)
     assert kept.low == pytest.approx(0.025 ** (1 / 10))  # Clopper-Pearson, 10 of 10
