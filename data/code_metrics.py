@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import lizard
-from lizard_languages import get_reader_for
 
 from palomar.data.schema import Edit, FunctionMeasure
 
@@ -71,7 +70,7 @@ def _ending(path_or_language: str | None) -> str | None:
     if path_or_language in _ENDINGS:
         return _ENDINGS[path_or_language]
     ending = PurePosixPath(path_or_language.replace("\\", "/")).suffix.lower()
-    return ending if ending and get_reader_for("a" + ending) is not None else None
+    return ending if ending and lizard.get_reader_for("a" + ending) is not None else None
 
 
 def _measure(source_text: str, ending: str) -> Measures | None:
