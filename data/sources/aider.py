@@ -13,8 +13,9 @@ A native record is a session; an interaction is one request and what came of it.
   count twice; ``/web``, and ``/run`` or ``/test`` whose output goes into the chat, are answered without one;
 - Aider itself speaks in the person's lines (``# Fix any errors below``) when it sends lint errors back, and it may
   start without any person's line (``--lint``, ``--message``);
-- output of ``/run`` has ``> `` on its first line only, so it looks like the agent's text. The agent's answers end with
-  a ``> Tokens:`` line, output does not;
+- output of ``/run`` has ``> `` on its first line only, so it looks like the agent's text. The agent's answers stand
+  apart and end with a ``> Tokens:`` line, output does not. What the person says to it (``(y/n/instructions) ...``) is
+  amid it;
 - headings that the agent writes look like the person's lines. Aider ends each line it writes for the person with two
   blanks, the agent's headings have none. They count in the numbering and are text otherwise;
 - ``The LLM did not conform to the edit format`` is said of blocks that did not match the file as well as of answers
@@ -50,13 +51,13 @@ _NO_MATCH = re.compile(r"failed to (?:exactly )?match lines in (.+)$")
 _NOT_CONFORMING = re.compile(r"did not conform to the (?:\w+ )?edit format|[Mm]alformed .*blocks")
 _MODEL = re.compile(r"^(?:Main model|Models?): (\S+?)(?:,| with |$)")
 _TOKENS = re.compile(r"^Tokens: ([\d.,]+)(k?) sent,.*?([\d.,]+)(k?) received", re.MULTILINE)
-_INSTRUCTION = re.compile(r"\(y/n/instructions\):? (?!(?:y|n|yes|no)?$)(.+)$", re.MULTILINE)
+_DECIDED = re.compile(r"(?:^|\? ?)\(y/n/instructions\):? ?(.*)$|^Add the output to the chat\? (\w+)$", re.MULTILINE)
+"""The person's answer on whether a command's output goes into the chat: yes, no, or what to do with it."""
+_MARKUP = re.compile(r"(?:\s*</?\w+[^>]*>\s*)+")
 _SENT_BACK = "# Fix any errors below"
 """How Aider begins a turn that it writes itself, in the person's lines."""
-_ANSWERED = frozenset(
-    {"/ask", "/help", "/web", "/code", "/architect", "/voice", "/chat-mode", "/add-clipboard-image", "/clip"}
-)
-"""Commands that the agent answers; for others only a ``Tokens:`` line tells its answer from their output."""
+_PRINTING = frozenset({"/run", "/test", "/lint", "/git", "/diff", "/map", "/map-refresh", "!"})
+"""Commands whose output is printed as it comes; plain text after any other command is the agent's answer to it."""
 _REPEATED = frozenset({"/ask", "/help", "/code", "/architect"})
 """Commands whose words Aider sends on as a plain turn."""
 
@@ -71,6 +72,8 @@ class Block:
     lines: list[str] = field(default_factory=list)
     turn: int = 0
     """Number of the person's run in its session, from 1."""
+    apart: bool = True
+    """Whether a blank line stands before it."""
 
     @property
     def text(self) -> str:
@@ -145,7 +148,7 @@ def _blocks(text: str) -> list[Block]:
     # Aider ends the lines it writes with two blanks; a published transcript is often trimmed, so there all marks count.
     marked = text.startswith(SESSION) and any(line.startswith("#### ") and line.endswith("  ") for line in lines)
     blocks: list[Block] = []
-    turn, in_run = 0, False
+    turn, in_run, blank = 0, False, True
     for line in lines:
         typed = line == "####" or line.startswith("#### ")
         if typed and not in_run:
@@ -163,9 +166,11 @@ def _blocks(text: str) -> list[Block]:
             kind = "text"
         last = blocks[-1] if blocks else None
         if kind == "text" and not line.strip() and (last is None or last.kind != "text"):
+            blank = True
             continue
         if last is None or last.kind != kind or (kind == "person" and fresh):
-            blocks.append(last := Block(kind, turn=turn if kind == "person" else 0))
+            blocks.append(last := Block(kind, turn=turn if kind == "person" else 0, apart=blank))
+        blank = not line.strip()
         last.lines.append(line)
     return blocks
 
@@ -199,6 +204,8 @@ class _Session:
         """The command given last, while what follows may be its output or its answer."""
         self.command_at = 0
         """Index of its step in `self.steps`."""
+        self.accepted = False
+        """Whether its output was put into the chat, so that the agent's answer follows."""
         self.read: list[str] = []
 
     @property
@@ -221,7 +228,7 @@ class _Session:
 
     def _typed(self, block: Block, following: Block | None) -> None:
         text, command = block.text, block.command
-        given, self.command = self.command, None
+        given, self.command, self.accepted = self.command, None, False
         if text.startswith(_SENT_BACK):
             self.steps.append(Step(author="harness", role="user", text=text, extra_json=self._place(block)))
         elif given is not None and given.command in _REPEATED and _repeats(given, block):
@@ -242,14 +249,21 @@ class _Session:
             self.steps.append(Step(author="person", role="user", text=text, extra_json=self._place(block)))
 
     def _text(self, block: Block, following: Block | None) -> None:
-        finished = following is not None and following.kind == "aider" and _TOKENS.search(following.text) is not None
+        if _MARKUP.fullmatch(block.text):  # around a published transcript
+            self.steps.append(Step(author="harness", role="markup", text=block.text))
+            return
+        edits = from_search_replace(block.text)
+        counted = following is not None and following.kind == "aider" and _TOKENS.search(following.text) is not None
+        finished = counted or bool(edits)
         command = self.command
         if command is not None:
-            answer = finished or command.command in _ANSWERED
+            answer = finished or (block.apart and (self.accepted or command.command not in _PRINTING))
         else:
-            answer = finished or self.current is not None
+            # Aider's output may break lines without marking them; an answer stands apart.
+            answer = finished or (block.apart and self.current is not None)
         if not answer:
             self.steps.append(Step(author="tool", role="output", text=block.text))
+            self._decided(block.text)
             return
         if command is not None:  # answered without a repeated turn: the command is the request
             moved = self.steps[self.command_at :]
@@ -261,7 +275,6 @@ class _Session:
             self._open()
         draft = self.drafts[-1]
         draft.open = True
-        edits = from_search_replace(block.text)
         draft.steps.append(Step(author="agent", role="assistant", text=block.text, edits=edits, model=self.model))
 
     def _said(self, block: Block) -> None:
@@ -278,8 +291,17 @@ class _Session:
                 for other in self.drafts:
                     if any(commit.startswith(found.group(1)) for commit in other.commits):
                         other.feedback.append(Feedback(kind="undo", text=line))
-        if (said := _INSTRUCTION.search(text)) and self.command is not None:
-            self.steps.append(Step(author="person", role="user", text=said.group(1).strip()))
+        self._decided(text)
+
+    def _decided(self, text: str) -> None:
+        """What the person says to a command's output, amid what Aider prints."""
+        if self.command is None:
+            return
+        for found in _DECIDED.finditer(text):
+            words = (found.group(1) or found.group(2) or "").strip()
+            self.accepted = words.lower() not in ("", "n", "no")
+            if words.lower() not in ("", "y", "yes", "n", "no"):
+                self.steps.append(Step(author="person", role="user", text=words))
 
     def _effects(self, text: str, draft: Draft) -> None:
         """What Aider's lines say about the agent's last answer."""

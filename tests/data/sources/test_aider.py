@@ -40,11 +40,11 @@ def test_a_history_is_recognised_by_its_content(tmp_path: Path) -> None:
 
 def test_every_session_ends_as_interactions_or_in_quarantine(history: list[Interaction]) -> None:
     _, quarantine = read(FIXTURE)
-    assert [item.origin_record for item in history] == [1, 1, 1, 1, 3, 3]
+    assert [item.origin_record for item in history] == [1, 1, 1, 1, 1, 1, 3, 3]
     assert [(entry.line, entry.kind) for entry in quarantine] == [(2, "no_interaction")]
-    assert [item.turn for item in history] == [0, 1, 2, 3, 0, 1]
+    assert [item.turn for item in history] == [0, 1, 2, 3, 4, 5, 0, 1]
     assert len({item.conversation_id for item in history}) == 2
-    assert len({item.interaction_id for item in history}) == 6
+    assert len({item.interaction_id for item in history}) == 8
 
 
 def test_a_run_of_lines_is_one_request_and_keeps_its_session_and_turn(history: list[Interaction]) -> None:
@@ -69,7 +69,7 @@ def test_applied_and_unmatched_blocks_are_edits_and_no_invalid_calls(history: li
 
 
 def test_an_answer_that_could_not_be_parsed_is_an_invalid_call(history: list[Interaction]) -> None:
-    (call,) = [call for step in history[5].steps for call in step.tool_calls]
+    (call,) = [call for step in history[7].steps for call in step.tool_calls]
     assert (call.invalidity, call.outcome) == ("unparsed", "not_run")
     assert call.problem == "The LLM did not conform to the edit format.\nExpected `=======`"
 
@@ -84,7 +84,7 @@ def test_undo_is_feedback_on_the_interaction_whose_commit_it_removed(history: li
     assert undone == {
         0: ["Removed: aaaaaaa refactor: rename total"],
         1: ["Removed: ccccccc style: fix lint", "Removed: bbbbbbb feat: print amount"],
-        **{index: [] for index in (2, 3, 4, 5)},
+        **{index: [] for index in range(2, 8)},
     }
 
 
@@ -102,8 +102,8 @@ def test_a_reply_to_a_question_is_an_answer_and_any_other_a_follow_up(history: l
 
 def test_control_c_interrupts_an_answer_but_not_an_idle_prompt(history: list[Interaction]) -> None:
     assert [f.kind for f in history[2].feedback] == ["answer"]
-    assert [f.kind for f in history[3].feedback] == ["interruption"]
-    assert [f.kind for f in history[4].feedback] == ["follow_up"]
+    assert [f.kind for f in history[3].feedback] == ["interruption", "follow_up"]
+    assert [f.kind for f in history[6].feedback] == ["follow_up"]
 
 
 def test_output_of_a_command_is_not_the_agents_text(history: list[Interaction]) -> None:
@@ -112,10 +112,24 @@ def test_output_of_a_command_is_not_the_agents_text(history: list[Interaction]) 
     assert any(step.author == "tool" and step.text == "platform linux" for step in history[3].steps)
 
 
+def test_what_the_person_says_to_a_commands_output_is_a_request(history: list[Interaction]) -> None:
+    assert typed(history[4]) == ["/run pytest -x", "the path is wrong", "/drop app.py"]
+    assert [step.text for step in history[4].steps if step.author == "agent"] == ["Then I'd use `Path`."]
+    assert [(f.kind, f.text) for f in history[3].feedback] == [
+        ("interruption", None),
+        ("follow_up", "the path is wrong"),
+    ]
+
+
+def test_a_command_that_the_agent_answers_is_the_request(history: list[Interaction]) -> None:
+    assert typed(history[5]) == ["/web https://example.org"]
+    assert [step.text for step in history[5].steps if step.author == "agent"] == ["A page about examples."]
+
+
 def test_whole_file_answers_are_edits_with_the_models_name_and_tokens(history: list[Interaction]) -> None:
-    (edit,) = [edit for step in history[4].steps for edit in step.edits]
+    (edit,) = [edit for step in history[6].steps for edit in step.edits]
     assert (edit.path, edit.form, edit.text, edit.outcome) == ("hello.py", "whole_file", 'print("hello")\n', "applied")
-    assert history[4].checkpoint == "gpt-4o-mini"
+    assert history[6].checkpoint == "gpt-4o-mini"
     assert (history[0].tokens_in, history[0].tokens_out) == (1200, 1500)
 
 
@@ -125,8 +139,8 @@ def test_times_without_a_zone_are_kept_as_text(history: list[Interaction]) -> No
 
 
 def test_a_request_nobody_answered_is_only_the_reaction_to_the_one_before(history: list[Interaction]) -> None:
-    assert [f.text for f in history[5].feedback if f.kind == "follow_up"] == ["hm"]
-    assert typed(history[5]) == ["and good bye", "hm"]
+    assert [f.text for f in history[7].feedback if f.kind == "follow_up"] == ["hm"]
+    assert typed(history[7]) == ["and good bye", "hm"]
 
 
 def test_ids_do_not_change_when_the_session_goes_on(tmp_path: Path, history: list[Interaction]) -> None:
@@ -134,15 +148,15 @@ def test_ids_do_not_change_when_the_session_goes_on(tmp_path: Path, history: lis
     longer = tmp_path / "history.md"
     longer.write_text(text + "\n#### more  \n\nDone.\n\n> Tokens: 1 sent, 1 received. \n")
     again = read(longer)[0]
-    assert [item.interaction_id for item in again[:6]] == [item.interaction_id for item in history]
-    assert len(again) == 7
+    assert [item.interaction_id for item in again[:8]] == [item.interaction_id for item in history]
+    assert len(again) == 9
 
 
 def test_one_session_of_bad_bytes_does_not_cost_the_others(tmp_path: Path) -> None:
     damaged = tmp_path / "history.md"
     damaged.write_bytes(FIXTURE.read_bytes().replace(b"say hello", b"say \xff"))
     interactions, quarantine = read(damaged)
-    assert [item.origin_record for item in interactions] == [1, 1, 1, 1]
+    assert [item.origin_record for item in interactions] == [1] * 6
     assert [(entry.line, entry.kind) for entry in quarantine] == [(2, "no_interaction"), (3, "encoding")]
 
 
@@ -150,9 +164,16 @@ def test_all_450_sessions_and_12_examples_are_accounted_for(samples: Path) -> No
     interactions, quarantine = read(samples / "aider-chat" / "chat-history.sessions-0001-0450.md")
     assert len({item.origin_record for item in interactions}) + len(quarantine) == 450
     assert {entry.kind for entry in quarantine} == {"no_interaction"}
+    assert (len(interactions), len(quarantine)) == (296, 281)  # as docs/formats.md says
     assert len({item.interaction_id for item in interactions}) == len(interactions)
     examples, rest = read(samples / "aider-chat" / "examples")
     assert (len({item.origin for item in examples}), rest) == (12, [])
+    assert len(examples) == 53
+    # Every block in the examples is an edit of the agent's, and no HTML around them is its text.
+    assert sum(len(step.edits) for item in examples for step in item.steps) == 55
+    assert not any(
+        (step.text or "").startswith("<") for item in examples for step in item.steps if step.author == "agent"
+    )
 
 
 def test_every_labelled_follow_up_is_found_by_its_reference(samples: Path) -> None:
