@@ -89,11 +89,10 @@ class GateConfig:
 
     alpha: Share = 0.01
     """Chance to block a candidate that is no worse than the champion, over all suites and metrics together."""
-    min_tasks: AtLeastOne = 20
+    min_tasks: AtLeastOne = 50
     """Tasks that must have been measured on both sides; with fewer a comparison says nothing."""
-    metrics: tuple[str, ...] = ("tests_pass",)
-    """Metrics that must not get worse. The default asks what suites usually ask, whether the edits that a policy makes
-    are right; a policy that makes fewer of them passes."""
+    metrics: tuple[str, ...] = ("solved",)
+    """Metrics of the suites that must not get worse."""
 
 
 @dataclass(frozen=True, config=_STRICT)

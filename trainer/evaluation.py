@@ -82,7 +82,7 @@ class Evaluation:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The suite's metrics."""
-        return SUITES[self.suite].metrics
+        return load_suites()[self.suite].metrics
 
     def to_json(self) -> str:
         """As text that `from_json` reads back; equal evaluations give equal text."""

@@ -23,7 +23,7 @@ from palomar.data.production.config import ProductionConfig
 from palomar.data.production.expectation import ambiguity, predicted_failure
 from palomar.data.production.grammar import Completion, decode, render
 from palomar.data.production.requests import Request, any_organisation, draw_request
-from palomar.data.production.users import Reaction, Result, react
+from palomar.data.production.users import Reaction, Result, answer_only, react
 from palomar.data.production.workbench import Work, Workbench
 from palomar.data.schema import Cohort, Feedback, Interaction, Step, Traffic
 from palomar.data.serving import Agent, Response, Served
@@ -100,7 +100,11 @@ class SimulatedProduction:
         return Served(interactions, feedback)
 
     def evaluate(self, agent: Agent, count: int, seed: int) -> list[Interaction]:
-        """First turns of `count` held-out requests, tested but shown to no user; organisations in equal shares."""
+        """`count` held-out requests, tested but shown to no user; organisations in equal shares.
+
+        Nobody is there to wait for, so a question is answered at once and the agent goes on: first all first turns, in
+        the requests' order, then the second ones.
+        """
         asked = []
         for index in range(count):
             conversation = f"eval-{seed}-{agent.checkpoint}-{index:05d}"
@@ -109,8 +113,18 @@ class SimulatedProduction:
             asked.append(
                 _Asked(draw_request(rng, any_organisation(), evaluation=True), conversation, self.config.start)
             )
-        answered = self._answer(agent, asked, None, seed=_batch_seed(seed, -1, 0), traffic="evaluation")
-        return [interaction for interaction, _ in answered]
+        interactions: list[Interaction] = []
+        turn = 0
+        while asked:
+            answered = self._answer(agent, asked, None, seed=_batch_seed(seed, -1, turn), traffic="evaluation")
+            interactions += [interaction for interaction, _ in answered]
+            asked = [
+                replace(item, request=reaction.follow_on[0], started=reaction.follow_on[1])
+                for item, (_, reaction) in zip(asked, answered, strict=True)
+                if reaction.follow_on is not None
+            ]
+            turn += 1
+        return interactions
 
     def cycle_start(self, cycle: int) -> datetime:
         """When a cycle starts on the simulated clock; it ends when the next one starts."""
@@ -168,7 +182,7 @@ class SimulatedProduction:
                 result = Result(completion, work.tests_run is not None, work.right, item.request.visible.path)
                 reaction = react(item.request, result, ended, rng)
             else:
-                reaction = Reaction(())
+                reaction = answer_only(item.request, completion, ended, item.rng("answer"))
             answered.append((interaction, reaction))
         return answered
 

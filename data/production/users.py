@@ -94,6 +94,13 @@ def react(request: Request, result: Result, ended: datetime, rng: random.Random)
     return Reaction(tuple(feedback), (following, at))
 
 
+def answer_only(request: Request, completion: Completion, ended: datetime, rng: random.Random) -> Reaction:
+    """What an evaluation does in the user's place: it answers a first question at once, and says nothing else."""
+    if completion.act != "ask" or request.visible.turn > 0:
+        return Reaction(())
+    return Reaction((), (second_request(request, _question(completion), rng), ended))
+
+
 def is_apt(request: Request, question: str) -> bool:
     """A question is apt where only the user can know: what is meant, of an ambiguous request."""
     return request.hidden.ambiguous and request.visible.intent is None and question == "q:meaning"

@@ -199,12 +199,24 @@ def test_the_evaluation_suite_is_held_out_the_same_for_all_and_shown_to_nobody(p
     one, other = (
         production.evaluate(agent, 150, seed=2) for agent in (HabitualAgent(), Parrot("<answer> a:unsure <end>"))
     )
-    assert [item.steps[0].text for item in one] == [item.steps[0].text for item in other]
+    assert [item.steps[0].text for item in one[:150]] == [item.steps[0].text for item in other]
     assert {item.traffic for item in one} == {"evaluation"}
     assert not {item.interaction_id for item in one} & {item.interaction_id for item in other}
     assert any(item.tests_run is not None and item.tests_passed == item.tests_run for item in one)
     assert not any(item.feedback for item in one)
     assert {name for name, _, _ in held_out()} >= {item.task_id for item in one}
+
+
+def test_an_evaluation_answers_a_question_once_and_the_agent_goes_on(production):
+    taken = production.evaluate(HabitualAgent(), 150, seed=2)
+    first, second = taken[:150], taken[150:]
+    assert {item.turn for item in first} == {0}
+    assert {item.turn for item in second} == {1}
+    asked = [item.conversation_id for item in first if item.steps[1].is_question]
+    assert [item.conversation_id for item in second] == asked
+    assert len(asked) > 5
+    asks_always = production.evaluate(Parrot("<ask> q:place <end>"), 20, seed=2)
+    assert [item.turn for item in asks_always] == [0] * 20 + [1] * 20
 
 
 def test_a_change_of_users_comes_in_its_cycle():
