@@ -144,5 +144,5 @@ class Moment(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-# ``json``, not ``jsonb``: it keeps the text as written, while jsonb refuses \u0000 and lone surrogates.
+# ``json``, not ``jsonb``: it keeps the text as written, while jsonb refuses \u0000.
 Object = JSON(none_as_null=True)

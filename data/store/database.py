@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError, Statement
 
 from palomar.data.errors import StoreError
 from palomar.data.store import models
+from palomar.data.store.columns import escape, unescape
 
 T = TypeVar("T")
 
@@ -165,16 +166,23 @@ def lock_run(connection: Connection, database: Database, run_id: str) -> None:
 
 def as_json(value: Any) -> Any:
     """The value as JSON will give it back, to compare with what is stored."""
-    return json.loads(_dumps(value))
+    return _loads(_dumps(value))
 
 
 def _dumps(value: Any) -> str:
-    """JSON text: in ASCII, so that lone surrogates travel as escapes; sorted, so that equal objects are equal text."""
+    """JSON text, sorted, so that equal objects are equal text.
+
+    Lone surrogates are escaped as in any text, not as JSON would: it reads two of them in a row as one character.
+    """
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=True, sort_keys=True)
+        return escape(json.dumps(value, allow_nan=False, ensure_ascii=False, sort_keys=True))
     except (TypeError, ValueError, RecursionError) as exc:
         # psycopg calls this outside of where SQLAlchemy turns errors into its own.
         raise ArgumentError(str(exc)) from exc
+
+
+def _loads(text: str | bytes) -> Any:
+    return json.loads(unescape(text if isinstance(text, str) else text.decode()))
 
 
 def _sqlite(url: URL, foreign_keys: bool) -> Engine:
@@ -182,6 +190,7 @@ def _sqlite(url: URL, foreign_keys: bool) -> Engine:
         url,
         hide_parameters=True,
         json_serializer=_dumps,
+        json_deserializer=_loads,
         # isolation_level None: the driver leaves BEGIN to us. The driver waits for locks as long as ``timeout``.
         connect_args={"timeout": LOCK_WAIT_S, "isolation_level": None},
     )
@@ -206,6 +215,7 @@ def _postgresql(url: URL) -> Engine:
         url,
         hide_parameters=True,
         json_serializer=_dumps,
+        json_deserializer=_loads,
         pool_pre_ping=True,
         connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "palomar"},
     )

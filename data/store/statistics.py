@@ -62,3 +62,9 @@ class Statistics:
             query = query.where(model.slice.in_(slices))
         query = query.order_by(model.statistic, model.slice, model.cycle)
         return self._database.read(lambda connection: [Statistic(*row) for row in connection.execute(query)])
+
+    def slices(self, run_id: str) -> list[str]:
+        """Names of all slices that the run has points of."""
+        model = models.Statistic
+        query = select(model.slice).where(model.run_id == run_id).distinct().order_by(model.slice)
+        return self._database.read(lambda connection: list(connection.scalars(query)))

@@ -23,8 +23,6 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=models.Base.metadata,
     version_table=VERSION_TABLE,
-    # SQLite can roll back DDL as well; Alembic assumes not, because Python's driver by default commits before it.
-    transactional_ddl=True,
     render_as_batch=True,
     render_item=plain,
 )

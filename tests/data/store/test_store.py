@@ -410,7 +410,8 @@ def test_three_thousand_statistics_cost_less_than_fifty_milliseconds(tmp_path: P
 
 # --- what is stored is what is read
 
-TEXTS = st.text(st.one_of(st.characters(), st.sampled_from("\x00\ud800\udfff\ufffe0AF")), max_size=30)
+# Half of them of the characters that a database cannot hold and of those that the escapes are made of.
+TEXTS = st.one_of(st.text(max_size=30), st.text(st.sampled_from("\x00\ud800\udfff\ufffe0AF'"), max_size=12))
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 WHOLES = st.integers(-(2**63), 2**63 - 1)
 MOMENTS = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=9, minutes=30))]))

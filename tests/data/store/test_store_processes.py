@@ -110,6 +110,21 @@ def test_lock_that_another_process_keeps_is_waited_for_and_then_named(
     assert store.runs.read()[0].status == "complete"
 
 
+def test_what_a_writer_has_read_stays_so_until_it_commits(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(database, "LOCK_WAIT_S", 0.05)
+    with Store.open(url, tmp_path) as other:
+
+        def read_then_let_another_write(connection: Connection) -> None:
+            database.lock_run(connection, store._database, "demo")
+            with pytest.raises(StoreError, match=r"locked by another process|lock timeout"):
+                other.runs.set_status("demo", "complete")
+
+        store._database.write(read_then_let_another_write)
+        other.runs.set_status("demo", "complete")
+
+
 def test_lock_of_a_killed_process_is_free(store: Store, url: str, start_worker: Start) -> None:
     holder = start_worker("hold_the_lock", url)
     assert holder.stdout is not None
