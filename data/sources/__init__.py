@@ -226,6 +226,9 @@ def read_file(file: SourceFile, format: str = "auto") -> Iterator[Item]:
     except IngestError as exc:  # of the whole file; a reader keeps errors of a record to that record
         file.records_read += 1
         yield file.quarantine(exc, file.head.start)
+    except Exception as exc:  # the same boundary as in `each_record`: one odd file never costs the rest of a folder
+        file.records_read += 1
+        yield file.quarantine(file.error("unexpected", f"{type(exc).__name__}: {exc}"), file.head.start)
 
 
 def files_under(path: Path | str) -> Iterator[tuple[Path, str]]:

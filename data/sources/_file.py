@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, TypeGuard, cast
 
 import pyarrow as pa
 
@@ -76,7 +76,7 @@ class Head:
         else:
             found = []
         found = [item for item in found if item is not None]
-        if len(found) == 1 and isinstance(found[0], list) and not is_message(next(iter(found[0]), None)):
+        if len(found) == 1 and _is_list_of_records(found[0]):
             return found[0][:8]
         return found
 
@@ -104,6 +104,11 @@ class Head:
 def is_message(value: Any) -> bool:
     """Whether a value looks like one chat message."""
     return isinstance(value, dict) and isinstance(value.get("role"), str)
+
+
+def _is_list_of_records(value: Any) -> TypeGuard[list[Any]]:
+    """A list, and not the messages of one conversation."""
+    return isinstance(value, list) and bool(value) and not is_message(value[0])
 
 
 def _parse(text: str) -> Any:
@@ -221,7 +226,7 @@ class SourceFile:
 
         A list of chat messages is one record. What does not parse comes out as quarantine entries.
         """
-        if self.head.shape == "json" or (self.head.shape == "jsonl" and self._is_list_of_records()):
+        if self.head.shape == "json":
             yield from self.document_records()
             return
         for line in self.lines():
@@ -233,7 +238,10 @@ class SourceFile:
             except IngestError as exc:
                 yield self.quarantine(exc, line.data, byte_offset=line.byte_offset)
                 continue
-            yield Native(line.number, value, line.data, byte_offset=line.byte_offset)
+            if line.number == 1 and _is_list_of_records(value):  # a JSON document that happens to be one line
+                yield from (Native(number, item) for number, item in enumerate(value, start=1))
+            else:
+                yield Native(line.number, value, line.data, byte_offset=line.byte_offset)
 
     def document_records(self) -> Iterator[Native | Quarantined]:
         """The elements of the one JSON list in this file, or its one document as record 1."""
@@ -243,7 +251,7 @@ class SourceFile:
         except IngestError as exc:
             yield self.quarantine(exc, raw)
             return
-        if isinstance(value, list) and value and not is_message(value[0]):
+        if _is_list_of_records(value):
             for number, item in enumerate(value, start=1):
                 yield Native(number, item)
         else:
@@ -265,14 +273,6 @@ class SourceFile:
             format=self.format,
             byte_offset=byte_offset,
         )
-
-    def _is_list_of_records(self) -> bool:
-        """Whether the file is one JSON list on one line; a list of chat messages is a record, not a list of them."""
-        text = self.head.text.strip()
-        if not text.startswith("[") or "\n" in text:
-            return False
-        items = _json.partial(text)
-        return isinstance(items, list) and not is_message(next(iter(items), None))
 
     def _too_long(self, number: int, offset: int, data: bytes, size: int, digest: str) -> Quarantined:
         return quarantined(

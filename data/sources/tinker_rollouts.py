@@ -4,8 +4,8 @@
 
 Who speaks: the first ``user`` message is the request, every later one the harness (a tool's output, or the complaint
 that no tool was called). A call that could not be parsed stands in ``unparsed_tool_calls``, or as text with call
-markup, or only shows in the harness's complaint; each is ``unparsed``. The tools are read from the system prompt. The exit code
-that the harness prints tells whether a call failed; only where it prints none do its words.
+markup, or only shows in the harness's complaint; each is ``unparsed``. The tools are read from the system prompt. The
+exit code that the harness prints tells whether a call failed; only where it prints none do its words.
 
 ``public_reward`` is what was trained on (proxy), ``private_reward`` is held out. Where the container failed, the
 start-up commands failed or the tests could not run, both are invalid by infrastructure, whatever number was logged.

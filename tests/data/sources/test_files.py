@@ -13,7 +13,7 @@ import pytest
 
 from palomar.data.quarantine import EXCERPT_BYTES, Quarantined
 from palomar.data.schema import Interaction
-from palomar.data.sources import Item, SourceFile, files_under, read_file, read_path
+from palomar.data.sources import Item, Line, SourceFile, files_under, read_file, read_path
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
@@ -65,6 +65,9 @@ def test_crlf_bom_and_blank_lines_are_no_trouble(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     log.write_bytes(b"\xef\xbb\xbf" + line("a") + b"\r\n\r\n   \n" + line("b") + b"\r\n")
     assert read(log) == (["a", "b"], [])
+    first = next(SourceFile(log, "log").lines())
+    assert isinstance(first, Line)
+    assert first.data == line("a")  # readers of text see no mark either
 
 
 def test_an_empty_file_is_one_entry(tmp_path: Path) -> None:
@@ -86,9 +89,11 @@ def test_an_unknown_format_names_the_known_ones(tmp_path: Path) -> None:
 
 def test_a_line_beyond_the_cap_is_read_past_and_hashed(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    log.write_bytes(line("a") + b"\n" + line("big", labels=["x" * 5000]) + b"\n" + line("c") + b"\n")
-    ids, (entry,) = read(log, max_line_bytes=1000)
+    data = line("a") + b"\n" + line("big", labels=["x" * 5000]) + b"\n" + line("c") + b"\n{"
+    log.write_bytes(data)
+    ids, (entry, after) = read(log, max_line_bytes=1000)
     assert ids == ["a", "c"]
+    assert after.byte_offset == len(data) - 1  # counted over the long line
     assert (entry.line, entry.kind) == (2, "too_large")
     assert entry.size is not None
     assert entry.size > 5000
@@ -153,6 +158,10 @@ def test_a_json_list_of_records_is_read_like_lines(tmp_path: Path) -> None:
     for text in (json.dumps(records), json.dumps(records, indent=2)):
         (tmp_path / "log.json").write_text(text)
         assert read(tmp_path / "log.json") == (["a", "b", "c"], [])
+    many = [json.loads(line(str(number), labels=["x" * 1000])) for number in range(200)]  # longer than the head
+    for text in (json.dumps(many), json.dumps(many, indent=2)):
+        (tmp_path / "log.json").write_text(text)
+        assert read(tmp_path / "log.json") == ([str(number) for number in range(200)], [])
 
 
 def test_a_document_cut_off_is_one_entry_with_the_formats_name(tmp_path: Path) -> None:
