@@ -38,6 +38,7 @@ def test_the_request_is_the_persons_and_a_demonstration_is_not() -> None:
         ("harness", "Here is a demonstration."),
         ("person", "ISSUE: minutes are fractional"),
     ]
+    assert [step.extra_json for step in item.steps[:3]] == [None, '{"demonstration":true}', None]
 
 
 def test_a_submitted_patch_is_the_edit_of_the_last_step() -> None:
