@@ -367,6 +367,8 @@ def test_series_are_cut_to_what_is_asked(store: Store) -> None:
     asked = store.statistics.series("demo", statistics=["b"], slices=["all", "hard"], cycles=range(1, 3))
     assert asked == [statistic(c, s, name="b") for s in ("all", "hard") for c in (1, 2)]
     assert store.statistics.series("demo", statistics=[]) == []
+    assert store.statistics.slices("demo") == ["all", "easy", "hard"]
+    assert store.statistics.slices("nobody") == []
 
 
 def test_values_that_are_not_known_stay_none(store: Store) -> None:
