@@ -87,8 +87,9 @@ def merge(*cubes: Cube) -> Cube:
     rows = np.array([place[cell] for part in cubes for cell in part.cells], dtype=np.int64)
     move = sparse.csr_matrix((np.ones(len(rows)), (rows, np.arange(len(rows)))), shape=(len(cells), len(rows)))
 
-    def stacked(name: str) -> Floats:
-        return np.concatenate([part.sums.get(name, np.zeros(len(part.cells))) for part in cubes])
+    names = list(dict.fromkeys(name for part in cubes for name in part.sums))
+    # What a partition does not have, it has none of: terms and reasons differ from one to the next.
+    sums = np.hstack([np.stack([part.sums.get(name, np.zeros(len(part.cells))) for name in names]) for part in cubes])
 
     def piled(name: str) -> sparse.csr_matrix:
         bins = next(part.histograms[name].shape[1] for part in cubes if name in part.histograms)
@@ -98,7 +99,7 @@ def merge(*cubes: Cube) -> Cube:
     return Cube(
         tuple(statistics.values()),
         tuple(cells),
-        {name: move @ stacked(name) for name in dict.fromkeys(name for part in cubes for name in part.sums)},
+        dict(zip(names, (move @ sums.T).T, strict=True)),
         {name: move @ piled(name) for name in dict.fromkeys(name for part in cubes for name in part.histograms)},
     )
 

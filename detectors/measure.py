@@ -71,13 +71,25 @@ def series(measured: Cube) -> pa.Table:
     """
     groups = _groups(measured)
     horizons = horizons_of(measured.statistics)
-    parts = []
+    columns: list[dict[str, npt.NDArray[np.generic]]] = []
     for statistic in measured.statistics:
         result = _result(statistic, groups, horizons)
-        everywhere = result.num_rows[groups.all_of]
-        shown = (everywhere > 0) | groups.is_all
-        parts.append(_table(statistic, groups, result, np.flatnonzero(shown)))
-    table = pa.concat_tables([SERIES.empty_table(), *parts])
+        shown = np.flatnonzero((result.num_rows[groups.all_of] > 0) | groups.is_all)
+        columns.append(_columns(statistic, result, shown))
+    joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+    group = pa.array(joined.pop("group"))
+    table = pa.table(
+        [
+            pa.array(groups.cycle, pa.int32()).take(group),
+            pa.array(groups.slice, pa.string()).take(group),
+            pa.array([statistic.name for statistic in measured.statistics]).take(
+                pa.array(np.repeat(np.arange(len(columns)), [len(part["group"]) for part in columns]))
+            ),
+            # NaN is "no value" in NumPy, null is in Arrow.
+            *(pa.array(joined[field.name], field.type, from_pandas=True) for field in list(SERIES)[3:]),
+        ],
+        schema=SERIES,
+    )
     return table.sort_by([("cycle", "ascending"), ("slice", "ascending"), ("statistic", "ascending")])
 
 
@@ -118,7 +130,7 @@ def _groups(measured: Cube) -> _Groups:
     return _Groups(
         cycle=[cycle for cycle, _ in place],
         slice=[name for _, name in place],
-        sums={name: over @ values for name, values in measured.sums.items()},
+        sums=dict(zip(measured.sums, (over @ np.stack(list(measured.sums.values())).T).T, strict=True)),
         histograms={name: (over @ counts).toarray() for name, counts in measured.histograms.items()},
         all_of=np.array([place[cycle, ALL] for cycle, _ in place], dtype=np.int64),
     )
@@ -175,28 +187,18 @@ def _survival(statistic: Statistic, groups: _Groups, horizons: Floats) -> _Resul
     return _Result(from_survival(life_table(lost, watched, last)), n, n, maturity)
 
 
-def _table(statistic: Statistic, groups: _Groups, result: _Result, rows: npt.NDArray[np.int64]) -> pa.Table:
-    value = result.estimate.value[rows]
-    known = ~np.isnan(value)
-    empty = "not estimable" if statistic.kind == "survival" else "no data"
-    status = np.where(known, "ok", np.where(result.num_rows[rows] > 0, "immature", "no data"))
-    if statistic.kind == "survival":
-        status = np.where(~known & (result.num_rows[rows] > 0), empty, status)
+def _columns(statistic: Statistic, result: _Result, shown: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.generic]]:
+    """Columns of the series for some groups (their positions are ``group``); NaN is no value."""
+    value = result.estimate.value[shown]
     waits = statistic.unripe is not None or statistic.kind == "survival"
-    return pa.table(
-        [
-            pa.array([groups.cycle[row] for row in rows], pa.int32()),
-            pa.array([groups.slice[row] for row in rows], pa.string()),
-            pa.repeat(pa.scalar(statistic.name), len(rows)),
-            *(
-                pa.array(column[rows], pa.float64(), from_pandas=True)
-                for column in (result.estimate.value, result.estimate.low, result.estimate.high)
-            ),
-            pa.array(np.rint(result.n[rows]).astype(np.int64)),
-            pa.array(status.tolist(), pa.string()),
-            pa.array(result.maturity[rows], pa.float64(), from_pandas=True)
-            if waits
-            else pa.nulls(len(rows), pa.float64()),
-        ],
-        schema=SERIES,
-    )
+    unknown = "not estimable" if statistic.kind == "survival" else "immature"
+    status = np.where(result.num_rows[shown] > 0, unknown, "no data")
+    return {
+        "group": shown,
+        "value": value,
+        "low": result.estimate.low[shown],
+        "high": result.estimate.high[shown],
+        "n": np.rint(result.n[shown]).astype(np.int64),
+        "status": np.where(np.isnan(value), status, "ok").astype(np.object_),
+        "maturity": result.maturity[shown] if waits else np.full(len(shown), np.nan),
+    }
