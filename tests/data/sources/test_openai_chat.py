@@ -99,6 +99,12 @@ def test_a_call_written_as_text_is_valid_only_if_it_was_run(chat: list[Interacti
     assert [step.author for step in chat[3].steps] == ["person", "agent", "harness", "agent"]
 
 
+def test_a_sound_call_written_as_text_that_nobody_ran_is_unparsed(tmp_path: Path) -> None:
+    text = '<tool_call>{"name": "list_files", "arguments": {}}</tool_call>'
+    (item,) = read_one(tmp_path, [{"role": "user", "content": "go"}, {"role": "assistant", "content": text}])
+    assert [(call.invalidity, call.problem) for call in calls(item)] == [("unparsed", "no one ran it")]
+
+
 def test_a_result_that_blames_the_call_makes_it_rejected(tmp_path: Path) -> None:
     (item,) = read_one(
         tmp_path,
