@@ -50,6 +50,13 @@ def test_a_damaged_line_says_where_and_the_rest_is_read(tmp_path: Path) -> None:
     assert entry.size == 40
 
 
+def test_an_entry_keeps_the_beginning_and_the_size_of_what_it_is_about(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(line("a") + b"\n" + b'{"steps": "' + b"x" * 10_000)
+    _, (entry,) = read(log)
+    assert (len(entry.excerpt), entry.size) == (EXCERPT_BYTES, 10_011)
+
+
 def test_invalid_utf8_costs_that_line_and_names_the_byte(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     broken = line("b").replace(b"done", b"d\xe9ne")
