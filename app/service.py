@@ -5,20 +5,28 @@ No page and no command computes a statistic; they show what is returned here. Re
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import duckdb
 import pyarrow as pa
 
-from palomar.data.lake import Lake
+from palomar.data.errors import LakeError
+from palomar.data.lake import Lake, Table
 from palomar.data.schema import Feedback, Interaction
 from palomar.data.store import Store
 from palomar.data.store.records import Cycle, Decision, LedgerRow, Run, StageName, Statistic
 from palomar.data.store.runs import STAGES
-from palomar.detectors.departure import Departure, departures
+from palomar.detectors.departure import Departure, base_level, departures
+from palomar.detectors.measure import measure
+from palomar.detectors.statistics import STATISTICS, expanded
+from palomar.detectors.statistics import Statistic as Definition
 
 ALL = "all"
 """Name of the slice that holds everything."""
@@ -78,6 +86,45 @@ class CycleView:
 
 
 @dataclass(frozen=True)
+class Behaviour:
+    """Every statistic of one slice over the cycles."""
+
+    slice: str
+    slices: tuple[str, ...]
+    """All that there are, `ALL` first."""
+    series: Mapping[str, tuple[Statistic, ...]]
+    """Points by statistic, by cycle; statistics in the order they are registered, those of the reward last."""
+    departures: Mapping[str, Departure]
+    """By statistic: those that have left the level of the first cycles, on whichever side."""
+    base: Mapping[str, float]
+    """By statistic: the level of the first cycles."""
+
+
+@dataclass(frozen=True)
+class SourceCount:
+    """What the lake holds of one log format."""
+
+    source: str
+    interactions: int
+    conversations: int
+    first: datetime | None
+    """Start of its first interaction; None where no log has times."""
+    last: datetime | None
+    cycles: int
+    """In how many training cycles; 0 = all outside a loop."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A page of a list of interactions."""
+
+    rows: pa.Table
+    """With the columns LISTED."""
+    total: int
+    """Rows on all pages."""
+
+
+@dataclass(frozen=True)
 class Trajectory:
     """One interaction with all that is known about it."""
 
@@ -97,14 +144,29 @@ class Observatory:
         self.home = home
         self._store_url = store_url
         self.lake = Lake(home / "lake")
+        self._measuring = threading.Lock()
+        self._measured: tuple[object, list[Statistic]] | None = None
 
     @cached_property
     def store(self) -> Store:
         """The store. Raises StoreError where it cannot be reached; asking again tries again."""
         return Store.open(self._store_url, self.home)
 
+    @property
+    def has_store(self) -> bool:
+        """False in a home in which no store was made yet; a database given by URL is taken to be there."""
+        return self._store_url is not None or (self.home / "palomar.db").exists()
+
+    def reopen(self) -> None:
+        """Forgets the open store, so that the next question opens it anew: after a failure, or a home begun afresh."""
+        store = self.__dict__.pop("store", None)
+        if store is not None:
+            store.close()
+
     def run(self, run_id: str | None = None) -> Run | None:
-        """The run of that id, else the newest; None where there is none."""
+        """The run of that id, else the newest; None where there is none. Asking makes no store."""
+        if not self.has_store:
+            return None
         if run_id is not None:
             return self.store.runs.get(run_id)
         runs = self.store.runs.read()
@@ -152,18 +214,75 @@ class Observatory:
         }
         return {name: next((each for each in found if _is_one(each, of)), None) for name, of in watches.items()}
 
+    def behaviour(self, run_id: str | None, slice_: str = ALL) -> Behaviour:
+        """Every statistic of one slice of a run; without a run, of the logs in the lake.
+
+        The slice need not be there: the answer then says which there are, and holds no series.
+        """
+        if run_id is None:
+            points = self.measured()
+            slices = {point.slice for point in points}
+            points = [point for point in points if point.slice == slice_]
+            points.sort(key=lambda point: (point.statistic, -1 if point.cycle is None else point.cycle))
+        else:
+            slices = set(self.store.statistics.slices(run_id))
+            points = self.series(run_id, slices=[slice_])
+        series: defaultdict[str, list[Statistic]] = defaultdict(list)
+        for point in points:
+            series[point.statistic].append(point)
+        looped = [point for point in points if point.cycle is not None]
+        base = {name: base_level([point for point in of if point.cycle is not None]) for name, of in series.items()}
+        return Behaviour(
+            slice=slice_,
+            slices=tuple(sorted(slices, key=lambda name: (name != ALL, name))),
+            series={name: tuple(series[name]) for name in sorted(series, key=_position)},
+            departures={item.statistic: item for item in departures(looped)},
+            base={name: level for name, level in base.items() if level is not None},
+        )
+
+    def measured(self) -> list[Statistic]:
+        """All statistics in all slices of everything in the lake, measured anew when a file of it has changed.
+
+        For homes that hold logs and no run: a run keeps its series in the store. A point of logs outside a loop has
+        no cycle.
+        """
+        files = [(path, path.stat()) for path in self.lake.files("observations")]
+        state = [(path, status.st_mtime_ns, status.st_size) for path, status in files]
+        with self._measuring:
+            if self._measured is None or self._measured[0] != state:
+                cycles = self.lake.cycles("observations")
+                # `measure` is annotated for cycles of a run; None is logs outside a loop, as the lake has it.
+                self._measured = (state, measure(self.lake, cycles) if cycles else [])  # type: ignore[arg-type]
+            return list(self._measured[1])
+
+    def sources(self) -> list[SourceCount]:
+        """What was ingested, by log format; the largest first."""
+        columns = ("source", "conversation_id", "started_at", "cycle")
+        rows = self.lake.query(
+            "SELECT source, count(*) AS interactions, count(DISTINCT conversation_id) AS conversations, "
+            "min(started_at) AS first, max(started_at) AS last, count(DISTINCT cycle) AS cycles "
+            "FROM observations GROUP BY source ORDER BY interactions DESC, source",
+            observations=self.lake.scan("observations", columns),
+        )
+        return [SourceCount(**row) for row in rows.to_pylist()]
+
+    def quarantined(self) -> Mapping[str, int]:
+        """Records that could not be read, by kind of problem; empty where nothing was noted."""
+        return self.store.quarantine.by_kind() if self.has_store else {}
+
     def ledger(self, run_id: str, cycle: int) -> list[LedgerRow]:
         """Where the samples of one cycle went."""
         return self.store.ledger.read(run_id, cycle)
 
-    def interactions(self, cycle: int | None, *, limit: int, offset: int = 0, where: str | None = None) -> pa.Table:
+    def interactions(self, cycle: int | None, *, limit: int, offset: int = 0, where: str | None = None) -> Listed:
         """A page of one cycle's interactions as a list shows them: no transcript is read. `where` is one of FILTERS."""
-        condition = f"WHERE {FILTERS[where]}" if where else ""
-        return self.lake.query(
-            f"SELECT * FROM observations {condition} ORDER BY started_at NULLS LAST, interaction_id LIMIT ? OFFSET ?",
+        found = self.lake.scan("observations", LISTED, where=FILTERS[where] if where else None, cycles=[cycle])
+        rows = self.lake.query(
+            "SELECT * FROM found ORDER BY started_at NULLS LAST, interaction_id LIMIT ? OFFSET ?",
             [limit, offset],
-            observations=self.lake.scan("observations", LISTED, cycles=[cycle]),
+            found=found,
         )
+        return Listed(rows, found.num_rows)
 
     def trajectory(self, interaction_id: str) -> Trajectory:
         """One interaction. Raises LakeError, naming the nearest ids, where it is not stored."""
@@ -176,19 +295,18 @@ class Observatory:
         return Trajectory(
             interaction=interaction,
             feedback=tuple(together),
-            observation=self._row("observations", interaction_id, interaction.cycle),
+            observation=self._row("observations", interaction_id, [interaction.cycle]),
             sample=self._row("samples", interaction_id, None),
         )
 
-    def _row(self, table: Any, interaction_id: str, cycle: int | None) -> Mapping[str, Any]:
-        files = self.lake.files(table, [cycle] if table == "observations" else None)
-        if not files:
-            return {}
-        connection = self.lake.connect()
+    def _row(self, table: Table, interaction_id: str, cycles: Sequence[int | None] | None) -> Mapping[str, Any]:
+        connection = self.lake.connect([table], cycles)
         try:
             rows = connection.execute(
                 f"SELECT * FROM {table} WHERE interaction_id = ? ORDER BY cycle DESC LIMIT 1", [interaction_id]
             ).to_arrow_table()
+        except duckdb.Error as exc:
+            raise LakeError(f"the lake cannot answer: {exc}") from exc
         finally:
             connection.close()
         found: list[dict[str, Any]] = rows.to_pylist()
@@ -197,8 +315,10 @@ class Observatory:
 
 LISTED = (
     "interaction_id",
+    "source",
     "cycle",
     "started_at",
+    "task_id",
     "organisation",
     "work_kind",
     "predicted_failure",
@@ -242,6 +362,19 @@ def _is_one(departure: Departure, watches: Sequence[Watch]) -> bool:
         (departure.statistic, departure.slice, departure.direction) == (watch.statistic, watch.slice, watch.direction)
         for watch in watches
     )
+
+
+def definition(name: str) -> Definition | None:
+    """What a statistic means, those of reward terms and of reasons of exclusion too; None for a foreign series."""
+    if name in STATISTICS:
+        return STATISTICS[name]
+    kind, _, of = name.partition(":")
+    more = expanded([name] if kind == "term" else [], [of] if kind == "excluded" else [])
+    return more[-1] if more[-1].name == name else None
+
+
+def _position(name: str) -> tuple[int, str]:
+    return (list(STATISTICS).index(name) if name in STATISTICS else len(STATISTICS), name)
 
 
 def _stage(record: Cycle) -> StageName | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from palomar.app.bench import Measure, load
-from palomar.app.cli.output import Json, notes, people, print_json, table
+from palomar.app.cli.output import Json, notes, print_json, print_table, table
 
 PERFORMANCE = ("ingest", "scoring", "statistics", "trainer", "overhead")
 """What ``palomar bench`` runs without a name: the benchmarks of speed, minutes in all."""
@@ -43,7 +43,7 @@ def bench(
         print_json([{"benchmark": name, **item.to_dict()} for name, items in results.items() for item in items])
     else:
         for name, items in results.items():
-            people.print(table(COLUMNS, [row(item) for item in items], title=f"{name}{' (quick)' if quick else ''}"))
+            print_table(table(COLUMNS, [row(item) for item in items], title=f"{name}{' (quick)' if quick else ''}"))
     if write:
         for name, items in results.items():
             write_section(DOCUMENT, name, items, quick=quick)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, table
+from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.cli.stats import print_measured
 from palomar.app.settings import DEFAULT_HOME, reward_spec
 from palomar.data.facts import facts
@@ -39,7 +39,7 @@ def formats(as_json: Json = False) -> None:
     if as_json:
         print_json(known)
     else:
-        people.print(table(("format", "what it is"), known.items()))
+        print_table(table(("format", "what it is"), known.items()))
 
 
 def ingest_command(
@@ -96,7 +96,7 @@ def ingest_command(
 
 def _print(report: IngestReport) -> None:
     rows = [(name, *vars(count).values()) for name, count in sorted(report.formats.items())]
-    people.print(table(("format", "files", "records", "interactions", "quarantined"), rows))
+    print_table(table(("format", "files", "records", "interactions", "quarantined"), rows))
     people.print(
         f"\n{report.files:,} files, {report.bytes / 1e6:,.1f} MB, {report.records:,} records -> "
         f"{report.interactions:,} interactions in {report.conversations:,} conversations "

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -49,10 +50,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
     body = [[cell(value) for value in row] for row in rows]
     for index, name in enumerate(columns):
         numeric = all(_is_number(row[index]) for row in body if row[index] != "-") and bool(body)
-        grid.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True)
     for row in body:
         grid.add_row(*(Text(value) for value in row))
     return grid
+
+
+def print_table(grid: Table) -> None:
+    """Prints a table at its full width: a narrow terminal wraps its lines, but no number is cut."""
+    natural = Measurement.get(people, people.options.update(width=10_000), grid).maximum
+    Console(width=max(people.width, natural), highlight=False, markup=False).print(grid)
 
 
 def cell(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, table
+from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.service import Observatory, Trajectory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
@@ -61,7 +61,7 @@ def _print(found: Trajectory) -> None:
         f"outcome {known.get('outcome')} ({known.get('outcome_status') or 'none defined'})"
     )
     if terms:
-        people.print(table(("term", "value", "status"), terms))
+        print_table(table(("term", "value", "status"), terms))
     if found.sample:
         reason = found.sample.get("reason")
         people.print(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from palomar.app.cli.output import Home, Json, people, print_json, table
+from palomar.app.cli.output import Home, Json, people, print_json, print_table, table
 from palomar.app.settings import DEFAULT_HOME
 from palomar.data.lake import Lake
 from palomar.data.store.records import Statistic
@@ -15,6 +15,8 @@ from palomar.detectors.measure import measure
 from palomar.detectors.statistics import STATISTICS
 
 NOTHING_TO_SHOW = 3
+NO_DATA = "no data"
+"""Status of a statistic that had nothing to count."""
 
 
 def register(app: typer.Typer) -> None:
@@ -58,28 +60,38 @@ def _why(points: Sequence[Statistic], wanted: Sequence[str], known: set[str], ho
 
 
 def print_measured(points: Sequence[Statistic], *, slices: Sequence[str]) -> None:
-    """One table per slice: statistics down, cycles across if there are several."""
+    """One table per slice: statistics down, cycles across if there are several. Those without data are named below."""
     for slice_ in slices:
         here = [point for point in points if point.slice == slice_]
         if not here:
             continue
         cycles = sorted({point.cycle for point in here}, key=lambda cycle: (cycle is None, cycle))
-        names = list(dict.fromkeys(point.statistic for point in here))
         at = {(point.statistic, point.cycle): point for point in here}
+        names = list(dict.fromkeys(point.statistic for point in here))
+        empty = [name for name in names if all(_status(at.get((name, cycle))) == NO_DATA for cycle in cycles)]
+        shown = [name for name in names if name not in empty]
+        columns: tuple[str, ...]
         if len(cycles) == 1:
-            rows = [
-                (name, _unit(name), point.value, point.low, point.high, point.n, point.status, point.maturity)
-                for name in names
-                if (point := at.get((name, cycles[0]))) is not None
-            ]
-            columns: tuple[str, ...] = ("statistic", "unit", "value", "95 % from", "to", "n", "status", "mature")
+            rows = [_row(name, at[name, cycles[0]]) for name in shown]
+            columns = ("statistic", "value", "95 % from", "to", "n", "mature", "status", "unit")
             title = f"{slice_}, {'outside a loop' if cycles[0] is None else f'cycle {cycles[0]}'}"
         else:
-            rows = [(name, _unit(name), *(_value(at.get((name, cycle))) for cycle in cycles)) for name in names]
-            columns = ("statistic", "unit", *("none" if cycle is None else str(cycle) for cycle in cycles))
+            rows = [(name, *(_value(at.get((name, cycle))) for cycle in cycles), _unit(name)) for name in shown]
+            columns = ("statistic", *("none" if cycle is None else str(cycle) for cycle in cycles), "unit")
             title = f"{slice_}, by cycle"
         people.print()
-        people.print(table(columns, rows, title=title))
+        print_table(table(columns, rows, title=title))
+        if empty:
+            people.print(f"\nno data: {', '.join(empty)}")
+
+
+def _row(name: str, point: Statistic) -> tuple[object, ...]:
+    status = None if point.status == "ok" else point.status
+    return name, point.value, point.low, point.high, point.n, point.maturity, status, _unit(name)
+
+
+def _status(point: Statistic | None) -> str:
+    return NO_DATA if point is None else point.status
 
 
 def _value(point: Statistic | None) -> float | None:

@@ -13,23 +13,33 @@ from typing import Any, Literal
 from palomar.data.store.records import Statistic
 
 Theme = Literal["light", "dark"]
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8A8A8A"
+BLUE, ORANGE = "#0072B2", "#D55E00"
+LIGHTER = {BLUE: "#56B4E9", ORANGE: "#E69F00"}
+"""The same hue for a dark ground."""
 INK = {"light": "#31333F", "dark": "#FAFAFA"}
+RULE = {"light": "#6E7079", "dark": "#A5A8B2"}
+
 IMMATURE_BELOW = 0.999
 """A point of which a smaller share than this is mature is drawn hollow: more will come."""
+MOST_CYCLES = 120
+"""Cycles on one chart; the newest. With band, line and points that stays below 500 marks."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One small multiple."""
+    """What one chart shows."""
 
     title: str
     unit: str
     points: Sequence[Statistic]
+    base: float | None = None
+    """Level of the first cycles."""
+    since_cycle: int | None = None
+    """Cycle in which it left that level; None = it has not."""
 
 
-def rows(points: Sequence[Statistic]) -> list[dict[str, Any]]:
-    """Points as chart rows. A point without a value is left out of the line and is a gap, never a zero."""
+def drawn(points: Sequence[Statistic]) -> list[dict[str, Any]]:
+    """Points as chart rows. A point without a value has none here either: a gap in the line, never a zero."""
     return [
         {
             "cycle": point.cycle,
@@ -37,66 +47,102 @@ def rows(points: Sequence[Statistic]) -> list[dict[str, Any]]:
             "low": point.low,
             "high": point.high,
             "n": point.n,
-            "state": "partly mature" if point.maturity is not None and point.maturity < IMMATURE_BELOW else "mature",
+            "feedback": "partly in" if point.maturity is not None and point.maturity < IMMATURE_BELOW else "in",
         }
-        for point in points
-        if point.value is not None
+        for point in points[-MOST_CYCLES:]
     ]
 
 
 def control_series(
-    panel: Panel, theme: Theme, *, colour: str = BLUE, last_cycle: int, height: int = 120, base: float | None = None
+    panel: Panel, theme: Theme, *, first_cycle: int, last_cycle: int, height: int, colour: str = BLUE
 ) -> dict[str, Any]:
-    """One statistic over cycles: 95 % band, line, points; hollow diamonds where feedback is still coming in."""
+    """One statistic over cycles: 95 % band, line, points; hollow diamonds where feedback is still coming in.
+
+    The dashed line is the level of the first cycles, the dotted one the cycle in which the series left it.
+    """
+    rows = drawn(panel.points)
+    first_cycle = max(first_cycle, last_cycle - MOST_CYCLES + 1)
+    colour = LIGHTER[colour] if theme == "dark" else colour
     x = {
         "field": "cycle",
         "type": "quantitative",
         "title": None,
-        "scale": {"domain": [0, max(1, last_cycle)], "nice": False},
-        "axis": {"tickMinStep": 1, "format": "d", "grid": False},
+        "scale": {"domain": [first_cycle, max(first_cycle + 1, last_cycle)], "nice": False, "padding": 6},
+        "axis": {"tickMinStep": 1, "format": "d", "grid": False, "tickCount": 6},
     }
-    y = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": False}, "axis": {"tickCount": 4}}
+    y = {
+        "field": "value",
+        "type": "quantitative",
+        "title": None,
+        "scale": {"domain": _domain(rows, panel.base), "nice": False, "zero": False},
+        "axis": {"tickCount": 4, "format": ".3~g"},
+    }
     tooltip = [
         {"field": "cycle", "type": "quantitative", "title": "cycle"},
-        {"field": "value", "type": "quantitative", "title": panel.title, "format": ".4~g"},
+        {"field": "value", "type": "quantitative", "title": "value", "format": ".4~g"},
         {"field": "low", "type": "quantitative", "title": "95 % from", "format": ".4~g"},
         {"field": "high", "type": "quantitative", "title": "to", "format": ".4~g"},
-        {"field": "n", "type": "quantitative", "title": "n"},
-        {"field": "state", "type": "nominal", "title": "feedback"},
+        {"field": "n", "type": "quantitative", "title": "n", "format": ","},
+        {"field": "feedback", "type": "nominal", "title": "feedback"},
     ]
-    layers: list[dict[str, Any]] = [
+    rule = {"type": "rule", "color": RULE[theme]}
+    layers: list[dict[str, Any]] = []
+    if panel.base is not None:
+        layers.append(
+            {
+                "data": {"values": [{"base": panel.base}]},
+                "mark": {**rule, "strokeDash": [5, 4]},
+                "encoding": {"y": {"field": "base", "type": "quantitative"}},
+            }
+        )
+    if panel.since_cycle is not None and panel.since_cycle >= first_cycle:
+        layers.append(
+            {
+                "data": {"values": [{"since": panel.since_cycle}]},
+                "mark": {**rule, "strokeDash": [1, 3]},
+                "encoding": {"x": {"field": "since", "type": "quantitative"}},
+            }
+        )
+    layers += [
         {
-            "mark": {"type": "area", "opacity": 0.18, "color": colour},
+            "mark": {"type": "area", "opacity": 0.2, "color": colour, "clip": True},
             "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
         },
         {"mark": {"type": "line", "color": colour, "strokeWidth": 2}, "encoding": {"x": x, "y": y}},
         {
-            "mark": {"type": "point", "color": colour, "size": 36, "filled": True},
-            "transform": [{"filter": "datum.state == 'mature'"}],
+            "mark": {"type": "point", "color": colour, "size": 30, "filled": True, "opacity": 1},
+            "transform": [{"filter": "datum.feedback == 'in'"}],
             "encoding": {"x": x, "y": y, "tooltip": tooltip},
         },
         {
-            "mark": {"type": "point", "color": colour, "size": 48, "shape": "diamond", "filled": False},
-            "transform": [{"filter": "datum.state != 'mature'"}],
+            "mark": {"type": "point", "color": colour, "size": 60, "shape": "diamond", "filled": False, "opacity": 1},
+            "transform": [{"filter": "datum.feedback != 'in'"}],
             "encoding": {"x": x, "y": y, "tooltip": tooltip},
         },
     ]
-    if base is not None:
-        layers.insert(
-            0,
-            {
-                "data": {"values": [{"base": base}]},
-                "mark": {"type": "rule", "color": GREY, "strokeDash": [4, 3]},
-                "encoding": {"y": {"field": "base", "type": "quantitative"}},
-            },
-        )
-    return {
-        "data": {"values": rows(panel.points)},
-        "height": height,
-        "layer": layers,
-        "config": _config(theme),
-        "description": f"{panel.title} ({panel.unit}) by cycle",
-    }
+    return {"data": {"values": rows}, "height": height, "layer": layers, "config": _config(theme)}
+
+
+def said(panel: Panel) -> str:
+    """The chart in words, for those who cannot see it."""
+    known = [point for point in panel.points if point.value is not None]
+    if not known:
+        return f"{panel.title}: no data"
+    first, last = known[0], known[-1]
+    return (
+        f"{panel.title}, {panel.unit}: {first.value:.3g} in cycle {first.cycle}, {last.value:.3g} in cycle {last.cycle}"
+    )
+
+
+def _domain(rows: Sequence[dict[str, Any]], base: float | None) -> list[float]:
+    """Lowest and highest of what is drawn, with some room; of width even where all values are the same."""
+    names = ("value", "low", "high")
+    values = [row[name] for row in rows for name in names if row[name] is not None] + ([] if base is None else [base])
+    if not values:
+        return [0.0, 1.0]
+    low, high = min(values), max(values)
+    room = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+    return [low - room, high + room]
 
 
 def _config(theme: Theme) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import streamlit as st
 
+from palomar.app.console import options
 from palomar.app.console.charts import Theme
-from palomar.app.console.plain import plain
+from palomar.app.console.plain import plain, shown
 from palomar.app.service import CycleView, Observatory
-from palomar.data.errors import PalomarError
+from palomar.data.errors import PalomarError, StoreError
 from palomar.data.store.records import Run
 
 REFRESH_S = 3
@@ -20,6 +22,12 @@ REFRESH_S = 3
 
 SYMBOLS = {"promote": "● PROMOTED", "hold": "◐ HELD", "block": "■ BLOCKED", "pending": "○ PENDING"}
 """State in a word and a shape, never by colour alone."""
+
+RECENT = 5
+"""Cycles from which it is told how long a stage takes."""
+
+QUIET = timedelta(minutes=5)
+"""A run that is going on and has finished no stage for so long, and for five times its longest, is called quiet."""
 
 
 @st.cache_resource(max_entries=4)
@@ -29,7 +37,9 @@ def _observatory(home: str, store_url: str | None) -> Observatory:
 
 def observatory() -> Observatory:
     """The home that the console was started on."""
-    return _observatory(os.environ.get("PALOMAR_HOME", ".palomar"), os.environ.get("PALOMAR_STORE"))
+    return _observatory(
+        os.environ.get(options.HOME_VARIABLE, ".palomar"), os.environ.get(options.STORE_VARIABLE) or None
+    )
 
 
 def theme() -> Theme:
@@ -39,41 +49,120 @@ def theme() -> Theme:
 
 @contextmanager
 def panel(title: str) -> Iterator[None]:
-    """A part of a page that may fail without taking the others with it."""
+    """A part of a page that may fail without taking the others with it. `title` is our own words."""
     try:
         yield
     except PalomarError as exc:
-        st.error(f"{plain(title)}: {plain(str(exc), 500)}", icon="⚠️")
-        st.caption("The other parts of this page are not affected. Reload to try again.")
+        now = datetime.now(UTC)
+        if isinstance(exc, StoreError):
+            observatory().reopen()
+            st.error(f"**{title}**: the store does not answer ({now:%Y-%m-%d %H:%M:%S} UTC).", icon="⚠️")
+            hint = "Nothing old is shown in its place. Is the database up, and `--store` or `PALOMAR_STORE` right?"
+        else:
+            st.error(f"**{title}**: could not be read ({now:%Y-%m-%d %H:%M:%S} UTC).", icon="⚠️")
+            hint = "Nothing else on this page is affected."
+        st.code(shown(str(exc), 1_000)[0], language=None, wrap_lines=True)
+        st.caption(f"{hint} Reload the page to try again; the overview tries by itself.")
 
 
-def current_run() -> Run | None:
-    """The run that pages show; says what to do where there is none."""
-    run = observatory().run()
+def nothing_yet() -> None:
+    """What an empty home says."""
+    st.info(
+        "**Nothing here yet.** This home holds no run and no logs. In a terminal:\n\n"
+        "- `palomar demo` trains a small policy on simulated users, here, in a few minutes;\n"
+        "- `palomar ingest PATH` reads logs that you have;\n"
+        "- `palomar init`, then `palomar run`, starts a loop of your own.\n\n"
+        "This page looks for news every few seconds.",
+        icon="🔭",
+    )
+    st.caption(f"Home: {plain(str(observatory().home))}")
+
+
+def choice(
+    label: str, parameter: str, choices: Sequence[str], words: Callable[[str], str] = str, default: str | None = None
+) -> str:
+    """A select box that stands in the URL as `parameter`; a value that is not among `choices` is said to be unknown."""
+    usual = default if default is not None else choices[0]
+    wanted = st.query_params.get(parameter, usual)
+    if wanted not in choices:
+        st.warning(f"There is no {label.lower()} {plain(wanted)} here; this is {plain(words(usual))}.", icon="❓")
+        wanted = usual
+    # A key of its own for each value: a link that names another one is not overruled by what was chosen before.
+    key = f"{parameter}-{wanted}"
+
+    def changed() -> None:
+        st.query_params[parameter] = st.session_state[key]
+        st.query_params.pop("page", None)
+
+    st.selectbox(label, choices, index=list(choices).index(wanted), format_func=words, key=key, on_change=changed)
+    return wanted
+
+
+def whole_number(parameter: str, last: int) -> int:
+    """A number from 1 to `last` in the URL; says so where it is none, and takes the nearest."""
+    given = st.query_params.get(parameter, "1")
+    number = int(given) if given.isascii() and given.isdigit() and len(given) < 9 else 0
+    if not 1 <= number <= last:
+        number = min(max(number, 1), last)
+        st.warning(f"There is no {parameter} {plain(given)} (1 to {last}); this is {number}.", icon="❓")
+    return number
+
+
+def pager(parameter: str, label: str, last: int) -> int:
+    """A number input that stands in the URL; nothing where there is one page only."""
+    at = whole_number(parameter, last)
+    if last == 1:
+        return at
+    key = f"{parameter}-{at}"
+
+    def changed() -> None:
+        st.query_params[parameter] = str(st.session_state[key])
+
+    st.number_input(f"{label} (of {last})", 1, last, at, key=key, on_change=changed)
+    return at
+
+
+@st.fragment(run_every=REFRESH_S)
+def strip() -> None:
+    """Where the run stands, in one line above every page."""
+    try:
+        run = observatory().run()
+        views = [] if run is None else observatory().cycles(run.run_id, newest=RECENT)
+    except PalomarError:
+        observatory().reopen()
+        st.markdown(":red-badge[■ STORE NOT REACHABLE]")
+        return
     if run is None:
-        st.info(
-            "No run yet. `palomar demo` trains a small policy here in a few minutes; `palomar init` and `palomar run` "
-            "start your own; `palomar ingest PATH` reads logs you have.",
-            icon="🔭",
-        )
-    return run
+        st.markdown(":gray-badge[○ NO RUN]")
+        return
+    st.markdown(standing(run, views, datetime.now(UTC)))
 
 
-def strip(run: Run, views: list[CycleView]) -> None:
-    """Where the run stands, in one line."""
-    planned = run.config.get("cycles")
-    complete = sum(view.record.status == "complete" for view in views)
-    parts = [
-        f"Run **{plain(run.name)}**",
-        f"{complete} of {planned} cycles done" if planned else f"{complete} cycles done",
-    ]
+def standing(run: Run, views: Sequence[CycleView], now: datetime) -> str:
+    """One line of Markdown on how far a run is and whether it goes on."""
+    stages = [stage for view in views for stage in view.record.stages]
+    newest = max((stage.finished_at for stage in stages), default=run.created_at)
+    longest = timedelta(seconds=max((stage.elapsed_s for stage in stages), default=0))
     last = views[-1] if views else None
+    age = now - newest
+    parts = []
     if last is not None and last.record.status == "stopped":
-        parts.append(f"■ STOPPED in cycle {last.record.cycle}: {plain(last.record.problem or '', 300)}")
+        parts.append(f":red-badge[■ STOPPED] in cycle {last.record.cycle}: {plain(last.record.problem or '', 300)}")
     elif run.status == "complete":
-        parts.append("● COMPLETE")
-    elif last is not None and last.stage is not None:
-        parts.append(f"◌ cycle {last.record.cycle} is at **{last.stage}**")
-    newest = max((stage.finished_at for view in views for stage in view.record.stages), default=run.created_at)
+        parts.append(":green-badge[● COMPLETE]")
+    elif age > max(QUIET, 5 * longest):
+        parts.append(f":orange-badge[◌ QUIET] for {_span(age)}; if it was interrupted, `--resume` goes on")
+    else:
+        parts.append(":blue-badge[◔ RUNNING]")
+    parts.append(f"run {plain(run.name)}")
+    complete = 0 if last is None else last.record.cycle + (last.record.status == "complete")
+    parts.append(f"{complete} cycle{'' if complete == 1 else 's'} done")
+    if run.status != "complete" and last is not None and last.stage is not None:
+        parts.append(f"cycle {last.record.cycle} is at **{last.stage}**")
     parts.append(f"last news {newest:%Y-%m-%d %H:%M:%S} UTC")
-    st.markdown(" · ".join(parts))
+    return " · ".join(parts)
+
+
+def _span(age: timedelta) -> str:
+    minutes = int(age.total_seconds() // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"

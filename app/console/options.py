@@ -1,0 +1,35 @@
+"""How the Streamlit server is configured, as flags; without importing Streamlit, since the command line needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+HOST = "127.0.0.1"
+PORT = 8501
+SCRIPT = Path(__file__).with_name("server.py")
+
+OPTIONS: Mapping[str, str] = {
+    "server.headless": "true",
+    "server.address": HOST,
+    "server.fileWatcherType": "none",
+    "browser.gatherUsageStats": "false",  # the default calls Streamlit's own servers
+    "client.showErrorDetails": "type",  # messages of bugs may hold secrets; they are in the log
+    "client.showErrorLinks": "false",
+    "client.toolbarMode": "viewer",
+    "runner.postScriptGC": "false",  # a full collection after every click costs more than most pages
+    "theme.primaryColor": "#0072B2",  # the default red reads as an alarm
+    "theme.baseFontSize": "15",
+}
+
+HOME_VARIABLE, STORE_VARIABLE = "PALOMAR_HOME", "PALOMAR_STORE"
+PUBLIC_NAME_VARIABLE = "PALOMAR_CONSOLE_NAME"
+"""Name by which a reverse proxy is reached; unset: the console answers to this machine's own names only."""
+PARENT_VARIABLE = "PALOMAR_CONSOLE_PARENT"
+"""Process that the console must not outlive; unset: it ends when it is told to."""
+
+
+def arguments(port: int, public_name: str | None = None) -> list[str]:
+    """Arguments of ``python -m streamlit`` that run the console."""
+    options = {**OPTIONS, "server.port": str(port), "browser.serverAddress": public_name or "localhost"}
+    return ["run", str(SCRIPT), *(flag for name, value in options.items() for flag in (f"--{name}", value))]

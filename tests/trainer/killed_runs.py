@@ -1,0 +1,119 @@
+"""Runs a small loop that is killed with SIGKILL at every kill point, and each time resumed. A script, not a test.
+
+    python killed_runs.py HOME [KILL]
+
+Each attempt is a forked child, so that the heavy imports are paid once. KILL is ``stages`` (before each stage, and
+after its outputs but before its record), ``writes`` (at the 1st, 3rd, 5th ... sync to disk of an attempt) or
+``never``. Prints the number of kills.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from palomar.app.loop import open_loop, run_to
+from palomar.app.settings import Settings, SimulatedSource
+from palomar.data.production.config import ProductionConfig
+from palomar.data.store.runs import STAGES, Cycles
+from palomar.trainer.config import EvaluationConfig, GateConfig
+from palomar.trainer.cycle import Moment
+
+CYCLES = 2
+SETTINGS = Settings(
+    name="killed",
+    seed=5,
+    cycles=CYCLES,
+    source=SimulatedSource(kind="simulated", requests=48, production=ProductionConfig(workers=1)),
+    evaluation=EvaluationConfig(tasks=32),
+    gate=GateConfig(min_tasks=5),
+)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def attempt(home: Path, prepare: Callable[[], Callable[[Moment], None]]) -> bool:
+    """One process; True when it was killed."""
+    child = os.fork()
+    if child == 0:
+        watch = prepare()
+        with open_loop(SETTINGS, home, watch) as loop:
+            run_to(loop, CYCLES)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the run failed"
+    return False
+
+
+def nothing() -> Callable[[Moment], None]:
+    return lambda moment: None
+
+
+def before(cycle: int, stage: str) -> Callable[[], Callable[[Moment], None]]:
+    def prepare() -> Callable[[Moment], None]:
+        def watch(moment: Moment) -> None:
+            if (moment.cycle, moment.stage, moment.state) == (cycle, stage, "begins"):
+                die()
+
+        return watch
+
+    return prepare
+
+
+def unrecorded(cycle: int, stage: str) -> Callable[[], Callable[[Moment], None]]:
+    def prepare() -> Callable[[Moment], None]:
+        record = Cycles.finish_stage
+
+        def finish_stage(self: Cycles, run_id: str, at: int, done: str, **values: object) -> object:
+            if (at, done) == (cycle, stage):
+                die()
+            return record(self, run_id, at, done, **values)  # type: ignore[arg-type]
+
+        Cycles.finish_stage = finish_stage  # type: ignore[method-assign,assignment]
+        return nothing()
+
+    return prepare
+
+
+def at_write(number: int) -> Callable[[], Callable[[Moment], None]]:
+    def prepare() -> Callable[[Moment], None]:
+        sync, left = os.fsync, [number]
+
+        def fsync(descriptor: int) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                die()
+            sync(descriptor)
+
+        os.fsync = fsync
+        return nothing()
+
+    return prepare
+
+
+def main(home: Path, kill: str) -> None:
+    kills = 0
+    if kill == "stages":
+        for stage in STAGES:
+            for point in (before(1, stage), unrecorded(1, stage)):
+                assert attempt(home, point), f"was not killed at {stage}"
+                kills += 1
+    elif kill == "writes":
+        number = 1
+        while attempt(home, at_write(number)):
+            kills += 1
+            number += 2
+    attempt(home, nothing)
+    print(kills)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,92 @@
+"""A cycle, end to end on the real parts: what it leaves, and that no kill at any moment changes what is decided."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palomar.data.lake import Lake
+from palomar.data.store import Store
+
+SCRIPT = Path(__file__).with_name("killed_runs.py")
+
+
+def run(home: Path, kill: str) -> int:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(home), kill], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+def told(home: Path) -> dict[str, Any]:
+    """All that a run leaves, without the times at which it was written."""
+    lake = Lake(home / "lake")
+    with Store.open(None, home) as store:
+        return {
+            "cycles": [
+                (cycle.cycle, cycle.checkpoint_id, cycle.reward_version, cycle.status)
+                for cycle in store.cycles.read("killed")
+            ],
+            "stages": [
+                (cycle.cycle, stage.stage, dict(stage.detail))
+                for cycle in store.cycles.read("killed")
+                for stage in cycle.stages
+            ],
+            "checkpoints": [
+                (item.checkpoint_id, item.status, item.parent_id, item.sha256)
+                for item in store.checkpoints.read("killed")
+            ],
+            "decisions": [
+                (item.cycle, item.candidate, item.verdict, item.reasons, item.evidence)
+                for item in store.decisions.latest("killed", count=9)
+            ],
+            "ledger": store.ledger.read("killed"),
+            "statistics": store.statistics.series("killed"),
+            "interactions": sorted(lake.scan("interactions", ["interaction_id"])["interaction_id"].to_pylist()),
+            "observations": lake.scan("observations", ["interaction_id", "reward", "outcome"]).num_rows,
+            "samples": sorted(map(repr, lake.scan("samples", ["interaction_id", "advantage", "reason"]).to_pylist())),
+        }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("uninterrupted")
+    assert run(home, "never") == 0
+    return told(home)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+def test_a_run_leaves_complete_cycles_whose_samples_add_up(uninterrupted: dict[str, Any]) -> None:
+    assert [status for *_, status in uninterrupted["cycles"]] == ["complete", "complete"]
+    assert len(uninterrupted["stages"]) == 12
+    assert len(uninterrupted["interactions"]) == uninterrupted["observations"] > 2 * 48
+    for cycle in (0, 1):
+        rows = [row for row in uninterrupted["ledger"] if row.cycle == cycle and row.stratum == "all"]
+        assert sum(row.count for row in rows if row.place == "collected") == sum(
+            row.count for row in rows if row.place != "collected"
+        )
+        assert any(row.place == "trained" for row in rows)
+    # What waited in cycle 0 was settled by cycle 1, and only the last cycle may still wait.
+    assert not any(row.place == "waiting" for row in uninterrupted["ledger"] if row.cycle == 0)
+    assert any(row.place == "waiting" for row in uninterrupted["ledger"] if row.cycle == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+@pytest.mark.parametrize("kill", ["stages", "writes"])
+def test_a_run_that_is_killed_and_resumed_decides_the_same(
+    kill: str, tmp_path: Path, uninterrupted: dict[str, Any]
+) -> None:
+    kills = run(tmp_path, kill)
+    assert kills == 12 if kill == "stages" else kills > 5
+    resumed = told(tmp_path)
+    for part, expected in uninterrupted.items():
+        assert resumed[part] == expected, part
