@@ -92,7 +92,7 @@ def read_settings(path: Path) -> Settings:
     if settings.policy.path != "base" and ":" not in settings.policy.path:
         changes["policy"] = settings.policy.model_copy(update={"path": str(folder / settings.policy.path)})
     if isinstance(settings.source, LogSource):
-        source = {"paths": tuple(str(folder / item) for item in settings.source.paths)}
+        source: dict[str, Any] = {"paths": tuple(str(folder / item) for item in settings.source.paths)}
         if is_file(settings.source.format):
             source["format"] = str(folder / settings.source.format)
         changes["source"] = settings.source.model_copy(update=source)

@@ -57,8 +57,8 @@ SERIES = pa.schema(
 )
 
 
-def measure(lake: Lake, cycles: Sequence[int]) -> list[Point]:
-    """All statistics in all slices of some cycles, as the store keeps them."""
+def measure(lake: Lake, cycles: Sequence[int | None]) -> list[Point]:
+    """All statistics in all slices of some cycles, as the store keeps them; None: logs from outside a loop."""
     with lake.connect(["observations"], cycles) as connection:
         return [Point(**row) for row in series(cube(connection)).to_pylist()]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from palomar.data.errors import PalomarError
 from palomar.data.facts import facts
@@ -101,7 +102,7 @@ class Loop:
 def run_cycle(loop: Loop, cycle: int) -> stored.Cycle:
     """One turn of the loop, or the rest of one that was interrupted. Raises LedgerError where samples do not add up."""
     begun = loop.store.cycles.get(loop.run_id, cycle)
-    champion = begun.checkpoint_id if begun else _champion(loop)
+    champion = (begun and begun.checkpoint_id) or _champion(loop)
     reward = loop.store.rewards.effective(loop.run_id, cycle)
     assert reward is not None, "`begin` scheduled the first reward"
     begun = loop.store.cycles.start(loop.run_id, cycle, checkpoint_id=champion, reward_version=reward.version)
@@ -153,12 +154,16 @@ def collect(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
 def distil(loop: Loop, cycle: int) -> dict[str, Any]:
     """User responses become rewards, of this cycle and of earlier ones whose feedback was not all in."""
     as_of = loop.source.now(cycle)
-    opened = _unsettled(loop, cycle)
+    opened = [*_unsettled(loop, cycle - 1), cycle]
+    unsettled = []
     for each in opened:
-        observations = score(facts(loop.lake, each, as_of), versions.effective(loop.store, loop.run_id, each), as_of)
+        spec = versions.effective(loop.store, loop.run_id, each)
+        observations = score(facts(loop.lake, each, as_of), spec, as_of)
         loop.lake.write_observations(observations, each)
+        if _waits(observations):
+            unsettled.append(each)
     loop.store.statistics.write(loop.run_id, measure(loop.lake, cycles=opened))
-    return {"as_of": as_of.isoformat(), "cycles": opened}
+    return {"as_of": as_of.isoformat(), "distilled": opened, "unsettled": unsettled}
 
 
 def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
@@ -299,14 +304,20 @@ def _champion(loop: Loop) -> str:
 
 
 def _unsettled(loop: Loop, cycle: int) -> list[int]:
-    """This cycle, and earlier ones in which a reward or an outcome still waited when they were last distilled."""
-    waiting = loop.lake.scan(
-        "observations",
-        ["cycle"],
-        where="cycle < ? AND (reward_status = 'waiting' OR outcome_status = 'immature')",
-        parameters=[cycle],
-    )
-    return sorted({*waiting["cycle"].to_pylist(), cycle})
+    """Cycles in which something still waited after the distillation of `cycle`, by the record of that stage.
+
+    Not by the observations: those are rewritten, and a stage that died half-way would find them settled already.
+    """
+    record = loop.store.cycles.get(loop.run_id, cycle) if cycle >= 0 else None
+    stages = record.stages if record else ()
+    return next((list(stage.detail["unsettled"]) for stage in stages if stage.stage == "distil"), [])  # type: ignore[call-overload]
+
+
+def _waits(observations: pa.Table) -> bool:
+    """Whether a reward or an outcome will be known later that is not known yet."""
+    reward = pc.equal(observations["reward_status"], "waiting")
+    outcome = pc.equal(observations["outcome_status"], "immature")
+    return bool(pc.any(pc.or_kleene(reward, outcome)).as_py())
 
 
 def _offered(loop: Loop, cycle: int) -> pa.Table:
