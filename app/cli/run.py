@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from palomar.app.cli.console import PORT, start_console, stop_console
-from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, table
+from palomar.app.cli.console import start_console, stop_console
+from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
+from palomar.app.console.options import PORT
 from palomar.app.service import ALL, Observatory
 from palomar.app.settings import DEFAULT_HOME, DEMO, Settings, read_settings, reward_text
 from palomar.data.errors import ConfigError
@@ -188,9 +189,8 @@ def _finish(settings: Settings, home: Path, as_json: bool) -> None:
         return
     rows = [_seen_row(name, item) for name, item in seen.items()]
     people.print()
-    people.print(
-        table(("what", "seen", "statistic", "slice", "first cycles", "last", "since cycle"), rows, title="summary")
-    )
+    columns = ("what", "seen", "statistic", "slice", "first cycles", "last", "since cycle")
+    print_table(table(columns, rows, title="summary"))
     option = "" if home == DEFAULT_HOME else f" --home {home}"
     people.print(f"\n{len(views)} cycles, {sum(view.elapsed_s for view in views):.0f} s")
     people.print(
