@@ -7,8 +7,8 @@ refused.
 Sampling is plain ancestral sampling at temperature 1, without top-k or top-p: only then are the stored
 log-probabilities those of the distribution that was sampled from, which the importance ratio of the update needs. We
 decode in a loop of our own over the model's forward pass and not with `generate`: finished answers leave the batch,
-which gives 1.4 times the interactions per second (``palomar bench trainer``); randomness comes from a generator of our own; and
-the log-probability of the sampled token is kept without keeping every step's whole distribution.
+which gives 1.4 times the interactions per second (``palomar bench trainer``); randomness comes from a generator of our
+own; and the log-probability of the sampled token is kept without keeping every step's whole distribution.
 """
 
 from __future__ import annotations
