@@ -156,28 +156,52 @@ def from_whole_file(path: str | None, text: str, outcome: EditOutcome = "unknown
     return edit(path, "whole_file", text=text, outcome=outcome, lines_added=_lines(text))
 
 
-_SEARCH_REPLACE = re.compile(
-    r"^(?P<path>[^\n]*)\n(?:(?:```|<source>)[^\n]*\n)?<{5,9} ?(?:SEARCH|ORIGINAL|HEAD)[^\n]*\n"
-    r"(?P<old>.*?)^={5,9}[ \t]*\n(?P<new>.*?)^>{5,9} ?(?:REPLACE|UPDATED|updated)",
-    re.MULTILINE | re.DOTALL,
-)
-"""Aider's blocks, those of its older releases (ORIGINAL/UPDATED, HEAD/updated) among them."""
+_SEARCH = re.compile(r"<{5,9} ?(?:SEARCH|ORIGINAL|HEAD)\b")
+_DIVIDER = re.compile(r"={5,9}[ \t]*")
+_REPLACE = re.compile(r">{5,9} ?(?:REPLACE|UPDATED|updated)\b")
+"""Marks of Aider's blocks, those of its older releases (ORIGINAL/UPDATED, HEAD/updated) among them."""
+_BLOCK_FENCE = re.compile(r"```|<source>")
 
 
 def from_search_replace(text: str, outcome: EditOutcome = "unknown") -> tuple[Edit, ...]:
     """Search/replace blocks (``<<<<<<< SEARCH``, ``=======``, ``>>>>>>> REPLACE``), the path on the line before.
 
-    A block right after another one of the same file may leave the path out.
+    A block right after another one of the same file may leave the path out. A block that is never closed is none. One
+    pass over the lines: a pattern over the whole text takes cubic time where blocks are left open.
     """
     found: list[Edit] = []
     path: str | None = None
-    for match in _SEARCH_REPLACE.finditer("\n" + text.replace("\r\n", "\n")):
-        named = match["path"].strip().strip("`*#: ")
-        path = named if named and " " not in named else path
-        added, removed = _changed(match["old"], match["new"])
-        hunk = Hunk(before=match["old"], after=match["new"])
-        found.append(edit(path, "search_replace", (hunk,), outcome=outcome, lines_added=added, lines_removed=removed))
+    old: list[str] | None = None
+    new: list[str] | None = None
+    lines = text.replace("\r\n", "\n").split("\n")
+    for index, line in enumerate(lines):
+        if _SEARCH.match(line):
+            path = _path_before(lines, index) or path
+            old, new = [], None
+        elif old is None:
+            continue
+        elif new is None and _DIVIDER.fullmatch(line):
+            new = []
+        elif new is not None and _REPLACE.match(line):
+            before, after = ("".join(f"{part}\n" for part in side) for side in (old, new))
+            added, removed = _changed(before, after)
+            hunk = Hunk(before=before, after=after)
+            found.append(
+                edit(path, "search_replace", (hunk,), outcome=outcome, lines_added=added, lines_removed=removed)
+            )
+            old = new = None
+        else:
+            (old if new is None else new).append(line)
     return tuple(found)
+
+
+def _path_before(lines: list[str], index: int) -> str | None:
+    """The file named above a block: on the line before it, or before the fence it stands in."""
+    at = index - 1
+    if at >= 0 and _BLOCK_FENCE.match(lines[at]):
+        at -= 1
+    named = lines[at].strip().strip("`*#: ") if at >= 0 else ""
+    return named if named and " " not in named else None
 
 
 _MAY_WRITE = re.compile(r">|<<|\btee\b|\bsed\b|\bperl\b|\bpython|\bpatch\b|\bapply\b")

@@ -50,10 +50,10 @@ _APPLIED = re.compile(r"^Applied edit to (.+)$")
 _NO_MATCH = re.compile(r"failed to (?:exactly )?match lines in (.+)$")
 _NOT_CONFORMING = re.compile(r"did not conform to the (?:\w+ )?edit format|[Mm]alformed .*blocks")
 _MODEL = re.compile(r"^(?:Main model|Models?): (\S+?)(?:,| with |$)")
-_TOKENS = re.compile(r"^Tokens: ([\d.,]+)(k?) sent,.*?([\d.,]+)(k?) received", re.MULTILINE)
+_TOKENS = re.compile(r"^Tokens: ([\d.,]{1,20})(k?) sent,.{0,200}?([\d.,]{1,20})(k?) received", re.MULTILINE)
 _DECIDED = re.compile(r"(?:^|\? ?)\(y/n/instructions\):? ?(.*)$|^Add the output to the chat\? (\w+)$", re.MULTILINE)
 """The person's answer on whether a command's output goes into the chat: yes, no, or what to do with it."""
-_MARKUP = re.compile(r"(?:\s*</?\w+[^>]*>\s*)+")
+_MARKUP = re.compile(r"</?\w+[^>\n]{0,200}>|!\[[^\]\n]{0,200}\]\([^)\n]{0,200}\)")
 _SENT_BACK = "# Fix any errors below"
 """How Aider begins a turn that it writes itself, in the person's lines."""
 _PRINTING = frozenset({"/run", "/test", "/lint", "/git", "/diff", "/map", "/map-refresh", "!"})
@@ -100,6 +100,8 @@ class Draft:
     steps: list[Step] = field(default_factory=list)
     feedback: list[Feedback] = field(default_factory=list)
     commits: set[str] = field(default_factory=set)
+    asked_by_command: bool = False
+    """The request is a command that the agent answered."""
     open: bool = True
     """The agent has not been seen to finish, so a ``^C`` interrupts it."""
 
@@ -249,7 +251,7 @@ class _Session:
             self.steps.append(Step(author="person", role="user", text=text, extra_json=self._place(block)))
 
     def _text(self, block: Block, following: Block | None) -> None:
-        if _MARKUP.fullmatch(block.text):  # around a published transcript
+        if not _MARKUP.sub("", block.text).strip():  # around a published transcript
             self.steps.append(Step(author="harness", role="markup", text=block.text))
             return
         edits = from_search_replace(block.text)
@@ -270,6 +272,7 @@ class _Session:
             del self.steps[self.command_at :]
             self._open()
             self.steps.extend(moved)
+            self.drafts[-1].asked_by_command = True
             self.command = None
         elif self.current is None:
             self._open()
@@ -350,7 +353,10 @@ class _Session:
         unanswered = self.drafts.pop() if self.drafts and not self.drafts[-1].answered else None
         if not self.drafts:
             return []
-        requests = [[step for step in _opening(draft.steps) if not _is_command(step)] for draft in self.drafts[1:]]
+        requests = [
+            [step for step in _opening(draft.steps) if draft.asked_by_command or not _is_command(step)]
+            for draft in self.drafts[1:]
+        ]
         requests.append([] if unanswered is None else _opening(unanswered.steps))
         if unanswered is not None:
             self.drafts[-1].steps.extend(unanswered.steps)
@@ -438,7 +444,9 @@ def _with_outcomes(answer: Step, applied: list[str], unmatched: list[str]) -> tu
     for path in dict.fromkeys(applied):
         if not any(item.path == path for item in edits):
             whole = re.search(
-                rf"^\W*{re.escape(path)}\W*\n+```[^\n]*\n(.*?)^```", answer.text or "", re.MULTILINE | re.DOTALL
+                rf"^[^\w\n]*{re.escape(path)}[^\w\n]*\n+```[^\n]*\n(.*?)^```",
+                answer.text or "",
+                re.MULTILINE | re.DOTALL,
             )
             if whole is not None and not whole.group(1).startswith(("--- ", "<<<<<")):
                 edits.append(from_whole_file(path, whole.group(1), outcome="applied"))

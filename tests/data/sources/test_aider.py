@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from palomar.data.edits import from_search_replace
 from palomar.data.quarantine import Quarantined
 from palomar.data.schema import Interaction
 from palomar.data.sources import SourceFile, detect, read_path
@@ -102,7 +103,7 @@ def test_a_reply_to_a_question_is_an_answer_and_any_other_a_follow_up(history: l
 
 def test_control_c_interrupts_an_answer_but_not_an_idle_prompt(history: list[Interaction]) -> None:
     assert [f.kind for f in history[2].feedback] == ["answer"]
-    assert [f.kind for f in history[3].feedback] == ["interruption", "follow_up"]
+    assert [f.kind for f in history[3].feedback] == ["interruption", "follow_up", "follow_up"]
     assert [f.kind for f in history[6].feedback] == ["follow_up"]
 
 
@@ -117,6 +118,7 @@ def test_what_the_person_says_to_a_commands_output_is_a_request(history: list[In
     assert [step.text for step in history[4].steps if step.author == "agent"] == ["Then I'd use `Path`."]
     assert [(f.kind, f.text) for f in history[3].feedback] == [
         ("interruption", None),
+        ("follow_up", "/run pytest -x"),
         ("follow_up", "the path is wrong"),
     ]
 
@@ -158,6 +160,18 @@ def test_one_session_of_bad_bytes_does_not_cost_the_others(tmp_path: Path) -> No
     interactions, quarantine = read(damaged)
     assert [item.origin_record for item in interactions] == [1] * 6
     assert [(entry.line, entry.kind) for entry in quarantine] == [(2, "no_interaction"), (3, "encoding")]
+
+
+def test_blocks_of_older_releases_and_other_fences_are_edits() -> None:
+    text = "```python\na.py\n<<<<<<< ORIGINAL\n1\n=======\n2\n>>>>>>> UPDATED\n```\n\nb.py\n<source>python\n"
+    text += "<<<<<<< SEARCH\n=======\n3\n>>>>>>> REPLACE\n</source>\n"
+    edits = [(edit.path, edit.hunks[0].before, edit.hunks[0].after) for edit in from_search_replace(text)]
+    assert edits == [("a.py", "1\n", "2\n"), ("b.py", "", "3\n")]
+
+
+def test_blocks_left_open_are_no_edits_and_cost_no_more_than_their_length() -> None:
+    # A pattern over the whole text needs cubic time here: hours, where one pass takes milliseconds.
+    assert from_search_replace("a.py\n<<<<<<< SEARCH\nx\n=======\n" * 20_000) == ()
 
 
 def test_all_450_sessions_and_12_examples_are_accounted_for(samples: Path) -> None:
