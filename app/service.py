@@ -251,8 +251,7 @@ class Observatory:
         with self._measuring:
             if self._measured is None or self._measured[0] != state:
                 cycles = self.lake.cycles("observations")
-                # `measure` is annotated for cycles of a run; None is logs outside a loop, as the lake has it.
-                self._measured = (state, measure(self.lake, cycles) if cycles else [])  # type: ignore[arg-type]
+                self._measured = (state, measure(self.lake, cycles) if cycles else [])
             return list(self._measured[1])
 
     def sources(self) -> list[SourceCount]:

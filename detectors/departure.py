@@ -1,8 +1,8 @@
 """When a statistic left the level of the run's first cycles, and stayed away: a first look, not a verdict.
 
-Each later cycle is compared with the pooled first ones by a z of the two means; a series has *departed* at the first of
-`RUNNING` cycles in a row with |z| > `THRESHOLD` on the same side. It is what a person sees in the chart, put in numbers,
-and is how the benchmarks date the onset of a hack.
+Each later cycle is compared with the pooled first ones by a z of the two means; a series has *departed* at the first
+of `RUNNING` cycles in a row with |z| > `THRESHOLD` on the same side. It is what a person sees in the chart, put in
+numbers, and is how the benchmarks date the onset of a hack.
 
 Blind to: slow creep inside the noise, a level that comes back, and the variance between cycles, which is not estimated
 here (with one base and thousands of looks some departure by chance is to be expected).
@@ -51,6 +51,13 @@ def departures(series: Sequence[Statistic]) -> list[Departure]:
         if departure is not None:
             found.append(departure)
     return found
+
+
+def base_level(points: Sequence[Statistic]) -> float | None:
+    """Pooled value of the first `BASE_CYCLES` points that have one, weighted by n; None where none has."""
+    known = [point for point in points if point.value is not None][:BASE_CYCLES]
+    total = sum(point.n for point in known)
+    return sum((point.value or 0.0) * point.n for point in known) / total if total else None
 
 
 def _departure(statistic: str, slice_: str, points: Sequence[Statistic]) -> Departure | None:

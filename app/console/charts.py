@@ -19,6 +19,8 @@ LIGHTER = {BLUE: "#56B4E9", ORANGE: "#E69F00"}
 INK = {"light": "#31333F", "dark": "#FAFAFA"}
 RULE = {"light": "#6E7079", "dark": "#A5A8B2"}
 
+PADDING = {"left": 0, "right": 10, "top": 6, "bottom": 0}
+
 IMMATURE_BELOW = 0.999
 """A point of which a smaller share than this is mature is drawn hollow: more will come."""
 MOST_CYCLES = 120
@@ -120,7 +122,7 @@ def control_series(
             "encoding": {"x": x, "y": y, "tooltip": tooltip},
         },
     ]
-    return {"data": {"values": rows}, "height": height, "layer": layers, "config": _config(theme)}
+    return {"data": {"values": rows}, "height": height, "layer": layers, "padding": PADDING, "config": _config(theme)}
 
 
 def said(panel: Panel) -> str:

@@ -56,10 +56,12 @@ def panel(title: str) -> Iterator[None]:
         now = datetime.now(UTC)
         if isinstance(exc, StoreError):
             observatory().reopen()
-            st.error(f"**{title}**: the store does not answer ({now:%Y-%m-%d %H:%M:%S} UTC).", icon="⚠️")
+            st.error(
+                f"**{title}**: the store does not answer ({now:%Y-%m-%d %H:%M:%S} UTC).", icon=":material/warning:"
+            )
             hint = "Nothing old is shown in its place. Is the database up, and `--store` or `PALOMAR_STORE` right?"
         else:
-            st.error(f"**{title}**: could not be read ({now:%Y-%m-%d %H:%M:%S} UTC).", icon="⚠️")
+            st.error(f"**{title}**: could not be read ({now:%Y-%m-%d %H:%M:%S} UTC).", icon=":material/warning:")
             hint = "Nothing else on this page is affected."
         st.code(shown(str(exc), 1_000)[0], language=None, wrap_lines=True)
         st.caption(f"{hint} Reload the page to try again; the overview tries by itself.")
@@ -73,7 +75,7 @@ def nothing_yet() -> None:
         "- `palomar ingest PATH` reads logs that you have;\n"
         "- `palomar init`, then `palomar run`, starts a loop of your own.\n\n"
         "This page looks for news every few seconds.",
-        icon="🔭",
+        icon=":material/travel_explore:",
     )
     st.caption(f"Home: {plain(str(observatory().home))}")
 
@@ -85,7 +87,9 @@ def choice(
     usual = default if default is not None else choices[0]
     wanted = st.query_params.get(parameter, usual)
     if wanted not in choices:
-        st.warning(f"There is no {label.lower()} {plain(wanted)} here; this is {plain(words(usual))}.", icon="❓")
+        st.warning(
+            f"There is no {label.lower()} {plain(wanted)} here; this is {plain(words(usual))}.", icon=":material/help:"
+        )
         wanted = usual
     # A key of its own for each value: a link that names another one is not overruled by what was chosen before.
     key = f"{parameter}-{wanted}"
@@ -104,7 +108,7 @@ def whole_number(parameter: str, last: int) -> int:
     number = int(given) if given.isascii() and given.isdigit() and len(given) < 9 else 0
     if not 1 <= number <= last:
         number = min(max(number, 1), last)
-        st.warning(f"There is no {parameter} {plain(given)} (1 to {last}); this is {number}.", icon="❓")
+        st.warning(f"There is no {parameter} {plain(given)} (1 to {last}); this is {number}.", icon=":material/help:")
     return number
 
 

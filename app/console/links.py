@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-Page = Literal["overview", "behaviour", "trajectory"]
+Page = Literal["behaviour", "trajectory"]
 
 
 def link(label: str, page: Page, icon: str | None = None, **context: str | int) -> None:

@@ -17,9 +17,13 @@ OPTIONS: Mapping[str, str] = {
     "client.showErrorDetails": "type",  # messages of bugs may hold secrets; they are in the log
     "client.showErrorLinks": "false",
     "client.toolbarMode": "viewer",
+    "runner.magicEnabled": "false",  # it would show every string that stands alone, docstrings too
     "runner.postScriptGC": "false",  # a full collection after every click costs more than most pages
-    "theme.primaryColor": "#0072B2",  # the default red reads as an alarm
+    # Per theme: a colour set for both makes one theme of its own, and the reader's dark mode is then not followed.
+    "theme.light.primaryColor": "#0072B2",  # the default red reads as an alarm
+    "theme.dark.primaryColor": "#56B4E9",
     "theme.baseFontSize": "15",
+    "theme.headingFontSizes": "1.9rem,1.5rem,1.25rem,1.1rem,1rem,0.9rem",
 }
 
 HOME_VARIABLE, STORE_VARIABLE = "PALOMAR_HOME", "PALOMAR_STORE"

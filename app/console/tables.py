@@ -10,6 +10,7 @@ import streamlit as st
 from palomar.app.console.plain import plain
 from palomar.app.service import definition
 from palomar.data.store.records import Statistic
+from palomar.detectors.cube import BANDS
 
 
 def points_table(points: Sequence[Statistic], *, key: str, cycles: bool = False) -> None:
@@ -33,6 +34,7 @@ def points_table(points: Sequence[Statistic], *, key: str, cycles: bool = False)
         frame,
         hide_index=True,
         key=key,
+        placeholder="–",
         alt="Statistics with their 95 % intervals",
         column_config={
             "value": number,
@@ -73,6 +75,14 @@ def unit(name: str) -> str:
     """Unit of a statistic; empty for a foreign series, which does not say."""
     statistic = definition(name)
     return "" if statistic is None else statistic.unit
+
+
+def slice_in_words(name: str) -> str:
+    """A slice in words, as Markdown; a value that came from a log is marked as not ours."""
+    dimension, equals, value = name.partition("=")
+    if not equals or dimension in BANDS:
+        return slice_words(name)
+    return f"{dimension.replace('_', ' ')} is {plain(value)}"
 
 
 def slice_words(name: str) -> str:

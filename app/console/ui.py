@@ -13,7 +13,7 @@ from palomar.app.console import frame
 st.set_page_config(page_title="Palomar", page_icon="🔭", layout="wide")
 page = st.navigation(
     {
-        "Now": [st.Page("views/overview.py", title="Overview", url_path="overview", default=True)],
+        "Now": [st.Page("views/overview.py", title="Overview", default=True)],
         "Why": [
             st.Page("views/behaviour.py", title="Behaviour", url_path="behaviour"),
             st.Page("views/trajectory.py", title="Trajectory", url_path="trajectory"),

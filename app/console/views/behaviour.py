@@ -16,7 +16,9 @@ from palomar.app.service import ALL, WATCHED, Behaviour, definition
 from palomar.data.store.records import Statistic
 
 COLUMNS = 3
-FIRST = "moved or watched"
+WATCHED_GROUP, MOVED_GROUP, EVERY_GROUP = "known hacks, reward, outcome", "all that moved", "all"
+NAMED = 6
+"""Moved statistics that are named in a sentence."""
 _WATCHED = {watch.statistic for watch in WATCHED}
 GROUPS: Mapping[str, Callable[[str], bool]] = {
     "reward": lambda name: name.startswith(("reward", "logged_reward", "term:", "excluded")),
@@ -40,7 +42,10 @@ def page() -> None:
         wanted = st.query_params.get("slice", ALL)
         found = observatory.behaviour(run_id, wanted)
         if not found.slices:
-            st.info("**No statistics yet.** They come when the first cycle is distilled; reload then.", icon="⏳")
+            st.info(
+                "**No statistics yet.** They come when the first cycle is distilled; reload then.",
+                icon=":material/hourglass_top:",
+            )
             return
         left, right = st.columns([0.5, 0.5])
         with left:
@@ -56,7 +61,7 @@ def _body(found: Behaviour, beside: object) -> None:
     }
     one = st.query_params.get("stat")
     if one is not None and one not in found.series:
-        st.warning(f"There is no statistic {plain(one)} in this slice; these are all.", icon="❓")
+        st.warning(f"There is no statistic {plain(one)} in this slice; these are all.", icon=":material/help:")
         one = None
     if one is not None:
         _large(found, one)
@@ -75,34 +80,43 @@ def _count(found: Behaviour) -> int:
 
 
 def _multiples(found: Behaviour, looped: Mapping[str, Sequence[Statistic]], beside: object) -> None:
-    groups = [FIRST, *GROUPS]
     with beside:  # type: ignore[attr-defined]
-        chosen = frame.choice("Statistics", "group", groups)
+        chosen = frame.choice("Statistics", "group", [WATCHED_GROUP, MOVED_GROUP, *GROUPS, EVERY_GROUP])
     names = in_group(chosen, looped, found)
     cycles = [point.cycle for points in looped.values() for point in points]
     first, last = min(cycles), max(cycles)
     moved = [name for name in names if name in found.departures]
+    named = [in_words(name).lower() for name in moved[:NAMED]]
+    if len(moved) > NAMED:
+        named[-1] += f" and {len(moved) - NAMED} more"
+    elsewhere = len(found.departures) - len(moved)
     st.markdown(
-        f"**{len(moved)} of {len(names)} have left the level of the first cycles**"
-        + (f": {', '.join(in_words(name).lower() for name in moved)}." if moved else ".")
+        f"**{len(moved)} of these {len(names)} have left the level of the first cycles**"
+        + (f": {', '.join(named)}." if named else ".")
+        + (f" So have {elsewhere} others (“{MOVED_GROUP}”)." if elsewhere else "")
     )
     charted = [name for name in names if any(point.value is not None for point in looped[name])]
     for start in range(0, len(charted), COLUMNS):
         for column, name in zip(st.columns(COLUMNS), charted[start : start + COLUMNS], strict=False):
-            with column, st.container(border=True):
+            with column, st.container(border=True, height="stretch"):
                 _small(found, name, looped[name], first, last)
     without_data([looped[name][-1] for name in names if name not in charted])
     older = f" Only the last {MOST_CYCLES} cycles are drawn." if last - first >= MOST_CYCLES else ""
     st.caption(
-        "Bands are 95 % intervals. Dashed: the level of the first two cycles. Dotted: the cycle in which a series left "
-        f"it. Hollow diamonds: part of the feedback is still to come.{older}"
+        f"Figures are those of cycle {last}. Bands are 95 % intervals. Dashed: the level of the first two cycles. "
+        "Dotted: the cycle in which a series left it. Hollow diamonds: part of the feedback is still to come."
+        f"{older}"
     )
 
 
 def in_group(group: str, names: Mapping[str, object], found: Behaviour) -> list[str]:
     """Names of a group: moved ones first, then those of the known hacks, then as registered."""
-    if group == FIRST:
-        chosen = [name for name in names if name in found.departures or name in _WATCHED]
+    if group == WATCHED_GROUP:
+        chosen = [name for name in names if name in _WATCHED]
+    elif group == MOVED_GROUP:
+        chosen = [name for name in names if name in found.departures]
+    elif group == EVERY_GROUP:
+        chosen = list(names)
     else:
         chosen = [name for name in names if next(word for word, holds in GROUPS.items() if holds(name)) == group]
     return sorted(chosen, key=lambda name: (name not in found.departures, name not in _WATCHED))
@@ -111,30 +125,33 @@ def in_group(group: str, names: Mapping[str, object], found: Behaviour) -> list[
 def _small(found: Behaviour, name: str, points: Sequence[Statistic], first: int, last: int) -> None:
     moved = found.departures.get(name)
     latest = next(point for point in reversed(points) if point.value is not None)
-    mark = "" if moved is None else (":orange-badge[▲ UP] " if moved.direction == "up" else ":orange-badge[▼ DOWN] ")
-    st.markdown(f"{mark}**{in_words(name)}**")
-    since = f", away since cycle {moved.since_cycle}" if moved is not None else ""
-    behind = "" if latest is points[-1] else f", NO DATA in cycle {points[-1].cycle}"
-    st.caption(f"{latest.value:.3g} {unit(name)} in cycle {latest.cycle} (n {latest.n:,}){since}{behind}")
+    state = ":gray-badge[○ AS BEFORE]"
+    if moved is not None:
+        arrow = "▲ UP" if moved.direction == "up" else "▼ DOWN"
+        state = f":orange-badge[{arrow} since cycle {moved.since_cycle}]"
+    behind = "" if latest.cycle == last else f" · cycle {latest.cycle}, none since"
+    st.markdown(
+        f"**{in_words(name)}**  \n{state}  \n:small[**{latest.value:.3g}** {unit(name)} · n {latest.n:,}{behind}]"
+    )
     _chart(found, name, points, first, last, height=110, key=f"small-{name}")
-    link("Large", "behaviour", slice=found.slice, stat=name)
+    link("Enlarge", "behaviour", ":material/open_in_full:", slice=found.slice, stat=name)
 
 
 def _large(found: Behaviour, name: str) -> None:
     points = found.series[name]
     looped = [point for point in points if point.cycle is not None]
-    link("All statistics of this slice", "behaviour", "⬅️", slice=found.slice)
+    link("All statistics of this slice", "behaviour", ":material/arrow_back:", slice=found.slice)
     st.subheader(title(name) if definition(name) is not None else "A series of your own")
     statistic = definition(name)
     moved = found.departures.get(name)
     latest = next((point for point in reversed(points) if point.value is not None), None)
     if latest is None:
-        st.info(f"**NO DATA**: {points[-1].status} in every cycle.", icon="⏳")
+        st.info(f"**NO DATA**: {points[-1].status} in every cycle.", icon=":material/hourglass_top:")
     elif moved is not None:
         st.warning(
             f"**{moved.base:.3g} → {moved.latest:.3g}** {unit(name)}, away from the level of the first cycles since "
             f"cycle {moved.since_cycle} (z {moved.z:+.1f} in cycle {moved.latest_cycle}).",
-            icon="⚠️",
+            icon=":material/warning:",
         )
     else:
         st.markdown(
@@ -146,7 +163,7 @@ def _large(found: Behaviour, name: str) -> None:
     if latest is not None and looped:
         _chart(found, name, looped, looped[0].cycle, looped[-1].cycle, height=300, key=f"large-{name}")
         newest = looped[-1].cycle
-        link(f"Interactions of cycle {newest}", "trajectory", "🔎", cycle=newest)
+        link(f"Interactions of cycle {newest}", "trajectory", ":material/article:", cycle=newest)
     points_table(list(reversed(points)), key="points", cycles=True)
 
 

@@ -41,7 +41,7 @@ def show() -> None:
     found = observatory.interactions(names[cycle], limit=ROWS, offset=(at - 1) * ROWS, where=narrowed)
     _sentence(found, cycle, narrowed, at)
     if not found.rows.num_rows:
-        link("Everything in this cycle", "trajectory", "⬅️", cycle=cycle)
+        link("Everything in this cycle", "trajectory", ":material/arrow_back:", cycle=cycle)
         return
     ids = found.rows["interaction_id"].to_pylist()
     picked = st.dataframe(
@@ -52,6 +52,7 @@ def show() -> None:
         key=f"list-{cycle}-{only}-{at}",
         alt="Interactions; select a row to read one",
         height=440,
+        placeholder="–",
         column_config={
             "reward": st.column_config.NumberColumn(format="%.3f"),
             "users' outcome": st.column_config.NumberColumn(format="%.2f"),
@@ -87,7 +88,7 @@ def _open(interaction_id: str) -> None:
 def _sentence(found: Listed, cycle: str, narrowed: str | None, at: int) -> None:
     where = cycle_words(cycle)
     if not found.total:
-        st.info(f"**None in {where}** that fits “{narrowed}”.", icon="🔍")
+        st.info(f"**None in {where}** that fits “{narrowed}”.", icon=":material/search_off:")
         return
     first = (at - 1) * ROWS + 1
     fitting = "" if narrowed is None else f" that fit “{narrowed}”"

@@ -10,8 +10,7 @@ import streamlit as st
 from palomar.app.console import frame
 from palomar.app.console.charts import BLUE, ORANGE, Panel, control_series, said
 from palomar.app.console.links import address, link
-from palomar.app.console.plain import plain
-from palomar.app.console.tables import in_words, points_table, slice_words
+from palomar.app.console.tables import in_words, points_table, slice_in_words
 from palomar.app.service import ALL, HACKS, CycleView, SourceCount, definition
 from palomar.data.store.records import Run, Statistic
 from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure
@@ -47,7 +46,7 @@ def _run(run: Run) -> None:
         st.info(
             "**The first cycle is being collected.** Its statistics come when it is distilled; this page then fills by "
             "itself.",
-            icon="⏳",
+            icon=":material/hourglass_top:",
         )
         return
     measured = sum(bool(view.figures) for view in views)
@@ -69,11 +68,11 @@ def _headline(seen: Mapping[str, Departure | None], measured: int) -> None:
         st.info(
             f"**Too early to say.** {measured} of the {BASE_CYCLES + RUNNING} cycles that a comparison needs are "
             "measured.",
-            icon="⏳",
+            icon=":material/hourglass_top:",
         )
         return
     text, wrong = headline(seen)
-    (st.warning if wrong else st.success)(text, icon="⚠️" if wrong else "✅")
+    (st.warning if wrong else st.success)(text, icon=":material/warning:" if wrong else ":material/check_circle:")
 
 
 def headline(seen: Mapping[str, Departure | None]) -> tuple[str, bool]:
@@ -113,14 +112,14 @@ def _row(badge: str, text: str, item: Departure) -> None:
     left, right = st.columns([0.86, 0.14], vertical_alignment="center")
     left.markdown(f"{badge} {text}")
     with right:
-        link("See the chart", "behaviour", "📈", slice=item.slice, stat=item.statistic)
+        link("See the chart", "behaviour", ":material/show_chart:", slice=item.slice, stat=item.statistic)
 
 
 def sentence(item: Departure) -> str:
     """One departure in words and numbers, as Markdown."""
     statistic = definition(item.statistic)
     unit = "" if statistic is None else f" {statistic.unit}"
-    where = "" if item.slice == ALL else f" where {plain(slice_words(item.slice))}"
+    where = "" if item.slice == ALL else f" where {slice_in_words(item.slice)}"
     return (
         f"{in_words(item.statistic)}{where}: {item.base:.3g} → {item.latest:.3g}{unit} in cycle {item.latest_cycle}, "
         f"away since cycle {item.since_cycle} (z {item.z:+.1f})"
@@ -163,6 +162,7 @@ def _cycles(views: Sequence[CycleView]) -> None:
         cycles_table(newest),
         hide_index=True,
         key="cycles",
+        placeholder="–",
         alt="The last cycles with the gate's word and the main figures",
         column_config={
             **{words: st.column_config.NumberColumn(format="%.3f") for words in COLUMNS.values()},
@@ -192,15 +192,15 @@ def cycles_table(views: Sequence[CycleView]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "cycle": [view.record.cycle for view in views],
+            "list": [address("trajectory", cycle=view.record.cycle) for view in views],
             "gate": [frame.SYMBOLS[view.verdict] for view in views],
-            "why": [", ".join(view.reasons).replace("_", " ") for view in views],
             **{
                 words: [None if (point := view.figures.get(name)) is None else point.value for view in views]
                 for name, words in COLUMNS.items()
             },
             "feedback in": [None if point is None else point.maturity for point in outcomes],
             "interactions": [None if (point := view.figures.get("edit_rate")) is None else point.n for view in views],
-            "list": [address("trajectory", cycle=view.record.cycle) for view in views],
+            "why the gate says so": [", ".join(view.reasons).replace("_", " ") for view in views],
             "served by": [view.record.checkpoint_id for view in views],
             "reward version": [view.record.reward_version for view in views],
             "seconds": [round(view.elapsed_s, 1) for view in views],
@@ -214,7 +214,7 @@ def _logs() -> None:
     quarantined = frame.observatory().quarantined()
     if not sources:
         if quarantined:
-            st.warning(f"**Nothing could be read.** In quarantine: {_kinds(quarantined)}.", icon="⚠️")
+            st.warning(f"**Nothing could be read.** In quarantine: {_kinds(quarantined)}.", icon=":material/warning:")
         frame.nothing_yet()
         return
     total = sum(item.interactions for item in sources)
@@ -222,7 +222,7 @@ def _logs() -> None:
     st.info(
         f"**{total:,} interactions from {formats} are in this home, and no loop has run here.** So there are figures "
         "and trajectories, but no reward version, no gate and nothing to compare with.",
-        icon="📥",
+        icon=":material/inbox:",
     )
     st.markdown(
         f":orange-badge[▲ QUARANTINE] {sum(quarantined.values()):,} records could not be read: {_kinds(quarantined)}. "
@@ -233,9 +233,9 @@ def _logs() -> None:
     st.dataframe(sources_table(sources), hide_index=True, key="sources", alt="What was ingested, by log format")
     left, right = st.columns(2)
     with left:
-        link("All statistics, by slice", "behaviour", "📈", slice=ALL)
+        link("All statistics, by slice", "behaviour", ":material/show_chart:", slice=ALL)
     with right:
-        link("Read the trajectories", "trajectory", "🔎")
+        link("Read the trajectories", "trajectory", ":material/article:")
     st.subheader("What the agent did")
     behaviour = frame.observatory().behaviour(None)
     points_table([points[-1] for points in behaviour.series.values()], key="logs")

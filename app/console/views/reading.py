@@ -29,12 +29,21 @@ def show(interaction_id: str) -> None:
     found = frame.observatory().trajectory(interaction_id)
     item = found.interaction
     cycle = OUTSIDE if item.cycle is None else str(item.cycle)
-    link("Back to the list" + ("" if item.cycle is None else f" of cycle {cycle}"), "trajectory", "⬅️", cycle=cycle)
+    link(
+        "Back to the list" + ("" if item.cycle is None else f" of cycle {cycle}"),
+        "trajectory",
+        ":material/arrow_back:",
+        cycle=cycle,
+    )
     st.markdown(f"#### {plain(item.interaction_id)}")
     st.markdown(sentence(found))
-    left, right = st.columns([0.55, 0.45])
+    facts = _facts(found)
+    half = -(-len(facts) // 2)
+    left, middle, right = st.columns([0.3, 0.3, 0.4])
     with left:
-        _text(_facts(found))
+        _text("\n".join(facts[:half]))
+    with middle:
+        _text("\n".join(facts[half:]))
     with right:
         _terms(found.observation)
     _steps(found)
@@ -95,7 +104,7 @@ def _paid(row: Mapping[str, Any], name: str, good: str, absent: str) -> str:
     return f"**{absent}**" if value is None else f"**{value:+.3g}**"
 
 
-def _facts(found: Trajectory) -> str:
+def _facts(found: Trajectory) -> list[str]:
     item, sample = found.interaction, found.sample
     latency = None if item.latency_s is None else f"{item.latency_s:.1f} s"
     trained = (
@@ -120,9 +129,7 @@ def _facts(found: Trajectory) -> str:
         "offered to training": trained,
     }
     known = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in facts.items()}
-    return "\n".join(
-        f"{name}: {str(value).replace(chr(10), ' ')[:300]}" for name, value in known.items() if value is not None
-    )
+    return [f"{name}: {' '.join(str(value)[:300].split())}" for name, value in known.items() if value is not None]
 
 
 def _terms(row: Mapping[str, Any]) -> None:
@@ -143,6 +150,7 @@ def _terms(row: Mapping[str, Any]) -> None:
         ),
         hide_index=True,
         key="terms",
+        placeholder="–",
         alt="Reward by term, before weights",
         column_config={"value": st.column_config.NumberColumn(format="%.4g")},
     )
@@ -166,11 +174,16 @@ def _marked(total: int) -> int | None:
         return None
     if wanted.isascii() and wanted.isdigit() and len(wanted) < 9 and int(wanted) < total:
         return int(wanted)
-    st.warning(f"There is no step {plain(wanted)} here; they are numbered 0 to {total - 1}.", icon="❓")
+    st.warning(f"There is no step {plain(wanted)} here; they are numbered 0 to {total - 1}.", icon=":material/help:")
     return None
 
 
-_AUTHORS = {"person": "🧑 person", "agent": "🤖 agent", "tool": "🔧 tool", "harness": "⚙️ harness"}
+_AUTHORS = {
+    "person": ":material/person: person",
+    "agent": ":material/smart_toy: agent",
+    "tool": ":material/build: tool",
+    "harness": ":material/settings: harness",
+}
 
 
 def _step(index: int, step: Step, marked: bool) -> None:
@@ -231,7 +244,9 @@ def _edit(edit: Edit) -> None:
     form = edit.form.replace("_", " ")
     st.markdown(f"Edit of {plain(edit.path or 'an unnamed file')} {state} · {form}{sizes}")
     if edit.text is not None:
+        # The whole edit as logged; hunks, where there are any, hold less of it.
         _code(edit.text, "diff")
+        return
     for hunk in edit.hunks[:PARTS]:
         _code(diff_of(hunk.before, hunk.after), "diff")
     if len(edit.hunks) > PARTS:
