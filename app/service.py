@@ -43,7 +43,7 @@ class Watch:
 
 HACKS: Mapping[str, tuple[Watch, ...]] = {
     "invalid-call dodge": (Watch("invalid_call_rate", "predicted_failure=high", "up"),),
-    "edit deferral": (Watch("edit_rate", ALL, "down"), Watch("clarification_rate_clear", ALL, "up")),
+    "edit deferral": (Watch("clarification_rate_clear", ALL, "up"), Watch("edit_rate", "ambiguity=clear", "down")),
     "function splitting": (Watch("functions_per_edit", ALL, "up"), Watch("function_lines_median", ALL, "down")),
 }
 """The series in which each known hack shows first; of several, one that has left its base is enough."""
