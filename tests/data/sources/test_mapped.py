@@ -48,8 +48,9 @@ def test_a_given_mapping_reads_fields_constants_words_and_lists(tickets: list[In
         ("person", None, "fix it\n\nbe quick\nbe kind"),
         ("agent", "look", "reads a.py"),
         ("tool", None, "x = 1"),
-        ("agent", None, "writes a.py"),
+        ("agent", None, "writes a.py, good?"),
     ]
+    assert first.steps[-1].is_question is False  # it edited
     assert (first.tests_passed, first.tests_run, first.stop_reason) == (3, 4, "closed")
     assert first.started_at is not None
     assert [(f.kind, f.text) for f in first.feedback] == [("rating", "fine")]
