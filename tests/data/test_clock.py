@@ -99,6 +99,8 @@ def test_nobody_watched_up_to_the_horizon_is_not_estimable() -> None:
     assert (found.status, found.estimate, found.low) == ("not_estimable", None, None)
     assert (found.n, found.n_at_risk, found.n_censored) == (2, 0, 1)
     assert survival(np.array([]), np.array([], dtype=bool), 3600).status == "not_estimable"
+    lost, censored = _table([1, 2], [True, False], num_times=14)
+    assert np.isnan(life_table(lost[None], censored[None], 5).estimate[0])
 
 
 def test_all_lost_is_zero_and_none_lost_is_one_each_with_an_interval_of_some_width() -> None:
