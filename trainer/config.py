@@ -87,8 +87,9 @@ class CloneConfig:
 class GateConfig:
     """When `palomar.trainer.gate.EvaluationGate` lets a candidate through."""
 
-    alpha: Share = 0.01
-    """Chance to block a candidate that is no worse than the champion, over all suites and metrics together."""
+    alpha: Share = 0.002
+    """Chance to block a candidate that is no worse than the champion, over all suites and metrics together: one wrong
+    block in twenty runs of 24 cycles."""
     min_tasks: AtLeastOne = 50
     """Tasks that must have been measured on both sides; with fewer a comparison says nothing."""
     metrics: tuple[str, ...] = ("solved",)
