@@ -421,6 +421,24 @@ def test_cubes_of_partitions_add_up_to_the_cube_of_the_whole_in_any_order(given_
     assert series(merge(a, b, c)).equals(series(whole))
 
 
+def test_sums_of_fractions_do_not_depend_on_how_rows_are_parted() -> None:
+    """0.1 + 0.2 + 0.3 is 0.6000000000000001 or 0.6 in floating point, by the order."""
+    table = rows(*[{"latency_s": value} for value in (0.1, 0.2, 0.3)])
+    a, b, c = (measured(table.slice(n, 1)) for n in range(3))
+    assert same(merge(merge(a, b), c), merge(a, merge(b, c)))
+    assert same(merge(a, b, c), measured(table))
+
+
+def test_a_partition_without_a_reason_of_exclusion_is_in_its_denominator() -> None:
+    table = rows(
+        {"included": True}, {"included": False, "exclusion": "broken"}, {"included": False, "exclusion": "old"}
+    )
+    merged = merge(*(measured(table.slice(n, 1)) for n in range(3)))
+    assert same(merged, measured(table))
+    (found,) = [row for row in series(merged).to_pylist() if row["statistic"] == "excluded:broken"]
+    assert (found["value"], found["n"]) == (pytest.approx(1 / 3), 3)
+
+
 def test_many_cells_are_counted_batch_by_batch_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     table = rows(
