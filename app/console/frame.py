@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -78,6 +79,16 @@ def nothing_yet() -> None:
         icon=":material/travel_explore:",
     )
     st.caption(f"Home: {plain(str(observatory().home))}")
+
+
+def same_by(*words: str) -> str:
+    """How the command line says the same, as Markdown; quoted, since it is there to be copied into a shell."""
+    home = observatory().home
+    near = home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
+    command = shlex.join(
+        ["palomar", words[0], *([] if near == Path(".palomar") else ["--home", str(near)]), *words[1:]]
+    )
+    return f"The same on the command line: {plain(command, 1_000)}"
 
 
 def choice(

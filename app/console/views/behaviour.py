@@ -193,8 +193,8 @@ def _footer(found: Behaviour, one: str | None) -> None:
         key="csv",
         on_click="ignore",
     )
-    options = ("" if found.slice == ALL else f" --slice '{found.slice}'") + ("" if one is None else f" --stat '{one}'")
-    right.caption(f"The same on the command line: {plain(f'palomar stats{options} --json')}")
+    options = [*([] if found.slice == ALL else ["--slice", found.slice]), *([] if one is None else ["--stat", one])]
+    right.caption(frame.same_by("stats", *options))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def show() -> None:
     )
     if chosen:
         _open(chosen)
-    st.caption("Select a row to read it. The same on the command line: `palomar show ID`.")
+    st.caption("Select a row to read it. " + frame.same_by("show", "ID"))
 
 
 def cycle_words(name: str) -> str:

@@ -173,7 +173,7 @@ def _cycles(views: Sequence[CycleView]) -> None:
             "list": st.column_config.LinkColumn(display_text="open", help="The cycle's interactions."),
         },
     )
-    older = f" The table shows the last {TABLE_CYCLES} of {len(views)}." if len(views) > TABLE_CYCLES else ""
+    older = f". The table shows the last {TABLE_CYCLES} of {len(views)}." if len(views) > TABLE_CYCLES else ""
     left, right = st.columns([0.2, 0.8], vertical_alignment="center")
     left.download_button(
         "CSV (all cycles)",
@@ -183,7 +183,7 @@ def _cycles(views: Sequence[CycleView]) -> None:
         key="cycles-csv",
         on_click="ignore",
     )
-    right.caption(f"The same figures on the command line: `palomar stats`.{older}")
+    right.caption(frame.same_by("stats") + older)
 
 
 def cycles_table(views: Sequence[CycleView]) -> pd.DataFrame:

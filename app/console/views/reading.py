@@ -15,6 +15,7 @@ from palomar.app.console.plain import plain, shown
 from palomar.app.console.views.listing import OUTSIDE, did
 from palomar.app.service import Trajectory
 from palomar.app.visible import visible
+from palomar.data.errors import LakeError
 from palomar.data.schema import Edit, Feedback, Step, ToolCall
 
 STEPS = 50
@@ -26,7 +27,13 @@ FAILED = ("failed", "timed_out", "refused")
 
 def show(interaction_id: str) -> None:
     """The interaction. `step` in the URL names one of its steps, `part` one of its pages."""
-    found = frame.observatory().trajectory(interaction_id)
+    try:
+        found = frame.observatory().trajectory(interaction_id)
+    except LakeError as exc:
+        st.warning(f"**This interaction cannot be shown**: {plain(interaction_id)}.", icon=":material/search_off:")
+        st.code(shown(str(exc), 1_000)[0], language=None, wrap_lines=True)
+        link("To the list", "trajectory", ":material/arrow_back:")
+        return
     item = found.interaction
     cycle = OUTSIDE if item.cycle is None else str(item.cycle)
     link(
@@ -64,7 +71,7 @@ def show(interaction_id: str) -> None:
         key="record",
         on_click="ignore",
     )
-    right.caption(f"The same on the command line: {plain(f'palomar show {item.interaction_id}')}")
+    right.caption(frame.same_by("show", item.interaction_id))
 
 
 def sentence(found: Trajectory) -> str:
