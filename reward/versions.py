@@ -6,6 +6,8 @@ parent. Samples keep the version they were paid under.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from palomar.data.errors import StoreError
 from palomar.data.store import Store
 from palomar.data.store.records import RewardVersion
@@ -35,9 +37,14 @@ def register(
 
 def stored_spec(record: RewardVersion) -> RewardSpec:
     """The spec of a stored version. Raises StoreError where its text no longer has its hash."""
-    spec = parse_spec(record.text, source=f"reward version {record.version}")
-    if (found := version(spec)) != record.version:
-        raise StoreError(f"reward version {record.version}", f"was changed in the store: its text is now {found}")
+    return _checked_spec(record.version, record.text)
+
+
+@lru_cache(maxsize=64)
+def _checked_spec(name: str, text: str) -> RewardSpec:
+    spec = parse_spec(text, source=f"reward version {name}")
+    if (found := version(spec)) != name:
+        raise StoreError(f"reward version {name}", f"was changed in the store: its text is now {found}")
     return spec
 
 

@@ -7,9 +7,23 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from palomar.data.lake import Lake
 from palomar.data.schema import Interaction
 from palomar.trainer.advantages import Status, advantages
 from palomar.trainer.config import AdvantageConfig
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a policy sampled in one interaction; nothing else of it is needed to train."""
+
+    interaction_id: str
+    checkpoint: str | None
+    cycle: int | None
+    ids: tuple[int, ...]
+    """All its tokens, prompt and answers, in order."""
+    logprobs: tuple[float | None, ...]
+    """Of each of ``ids``; None = not sampled by the policy."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class TrainingBatch:
 
 
 def build_batch(
-    interactions: Sequence[Interaction],
+    sampled: Sequence[Sampled],
     observations: pa.Table,
     cycle: int,
     config: AdvantageConfig,
@@ -65,55 +79,74 @@ def build_batch(
     Observations may reach back (samples that waited for feedback); those older than ``config.max_lag`` are barred as
     ``stale`` before any baseline is taken. Raises KeyError where an observation has no interaction.
     """
-    by_id = {interaction.interaction_id: interaction for interaction in interactions}
+    by_id = {item.interaction_id: item for item in sampled}
     ordered = [by_id[interaction_id] for interaction_id in observations["interaction_id"].to_pylist()]
-    tokens = [sampled_tokens(interaction) for interaction in ordered]
     barred = {
-        interaction.interaction_id: reason
-        for interaction, (_, logprobs) in zip(ordered, tokens, strict=True)
-        if (reason := _bar(interaction, logprobs, cycle, config.max_lag)) is not None
+        item.interaction_id: reason for item in ordered if (reason := _bar(item, cycle, config.max_lag)) is not None
     }
     result = advantages(observations, config, barred=barred)
     samples = tuple(
         Sample(
-            interaction_id=interaction.interaction_id,
-            checkpoint=interaction.checkpoint,
-            sampled_cycle=interaction.cycle,
-            policy_lag=None if interaction.cycle is None else cycle - interaction.cycle,
-            ids=ids,
-            logprobs=logprobs,
+            interaction_id=item.interaction_id,
+            checkpoint=item.checkpoint,
+            sampled_cycle=item.cycle,
+            policy_lag=None if item.cycle is None else cycle - item.cycle,
+            ids=item.ids,
+            logprobs=item.logprobs,
             reward=reward,
             baseline=result.baseline[row],
             advantage=result.value[row],
             weight=result.weight[row],
             reason=result.reason[row],
         )
-        for row, (interaction, (ids, logprobs), reward) in enumerate(
-            zip(ordered, tokens, observations["reward"].to_pylist(), strict=True)
-        )
+        for row, (item, reward) in enumerate(zip(ordered, observations["reward"].to_pylist(), strict=True))
     )
     return TrainingBatch(cycle=cycle, status=result.status, samples=samples, max_lag=config.max_lag)
 
 
-def sampled_tokens(interaction: Interaction) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-    """Token ids of all steps in order, and the log-probability of each that the policy sampled (None for others)."""
-    ids: list[int] = []
-    logprobs: list[float | None] = []
-    for step in interaction.steps:
-        if step.token_ids is None:
-            continue
-        ids.extend(step.token_ids)
-        logprobs.extend(step.logprobs if step.logprobs is not None else [None] * len(step.token_ids))
-    return tuple(ids), tuple(logprobs)
+def sampled_in(interactions: Sequence[Interaction]) -> list[Sampled]:
+    """What the policy sampled in each interaction: the tokens of all steps, in order."""
+    found = []
+    for item in interactions:
+        steps = [step for step in item.steps if step.token_ids is not None]
+        ids = tuple(token for step in steps for token in step.token_ids or ())
+        logprobs = tuple(logprob for step in steps for logprob in step.logprobs or (None,) * len(step.token_ids or ()))
+        found.append(Sampled(item.interaction_id, item.checkpoint, item.cycle, ids, logprobs))
+    return found
 
 
-def _bar(interaction: Interaction, logprobs: Sequence[float | None], cycle: int, max_lag: int) -> str | None:
+_TOKENS = """
+    SELECT interaction_id, checkpoint, cycle,
+        flatten(list_transform(said, s -> s.token_ids)) AS ids,
+        flatten(list_transform(said, s -> coalesce(s.logprobs, list_transform(s.token_ids, t -> NULL::DOUBLE))))
+            AS logprobs
+    FROM (
+        SELECT interaction_id, checkpoint, cycle, list_filter(steps, s -> s.token_ids IS NOT NULL) AS said
+        FROM stored
+    ) SEMI JOIN wanted USING (interaction_id)
+"""
+
+
+def sampled_from(lake: Lake, interaction_ids: Sequence[str], cycles: Sequence[int]) -> list[Sampled]:
+    """The same of interactions in the lake, without reading their transcripts; those of other cycles are left out."""
+    rows = lake.query(
+        _TOKENS,
+        stored=lake.scan("interactions", ["interaction_id", "checkpoint", "cycle", "steps"], cycles=cycles),
+        wanted=pa.table({"interaction_id": pa.array(interaction_ids, pa.string())}),
+    )
+    return [
+        Sampled(row["interaction_id"], row["checkpoint"], row["cycle"], tuple(row["ids"]), tuple(row["logprobs"]))
+        for row in rows.to_pylist()
+    ]
+
+
+def _bar(item: Sampled, cycle: int, max_lag: int) -> str | None:
     """Why a sample cannot be trained on, whatever its reward."""
-    if interaction.cycle is None:
+    if item.cycle is None:
         return "unknown_policy"
-    if cycle - interaction.cycle > max_lag:
+    if cycle - item.cycle > max_lag:
         return "stale"
-    if all(logprob is None for logprob in logprobs):
+    if all(logprob is None for logprob in item.logprobs):
         return "no_logprobs"
     # The first token has nothing before it, so that the model cannot say how likely it was.
-    return "no_prompt_tokens" if logprobs[0] is not None else None
+    return "no_prompt_tokens" if item.logprobs[0] is not None else None

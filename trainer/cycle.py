@@ -31,7 +31,7 @@ from palomar.reward import versions
 from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward.scoring import score
 from palomar.reward.spec import parse_spec
-from palomar.trainer.batch import build_batch
+from palomar.trainer.batch import build_batch, sampled_from
 from palomar.trainer.config import AdvantageConfig, EvaluationConfig, PolicyConfig, UpdateConfig
 from palomar.trainer.evaluation import Evaluation, evaluate
 from palomar.trainer.gate import Evidence, Gate
@@ -93,6 +93,15 @@ class Loop:
     update: UpdateConfig
     evaluation: EvaluationConfig
     watch: Callable[[Moment], None] = lambda moment: None
+    _loaded: Policy | None = None
+    """The policy in memory: a candidate is evaluated, serves and is trained on without being read again."""
+
+    def agent(self, checkpoint: str) -> Policy:
+        """The policy of a checkpoint, to serve or be evaluated; read and verified unless it is the one in memory."""
+        if self._loaded is None or self._loaded.checkpoint != checkpoint:
+            self._loaded = None  # first: two large models may not fit
+            self._loaded = self.checkpoints.load(checkpoint, self.policy)
+        return self._loaded
 
     def stage_seed(self, cycle: int, stage: str) -> int:
         """Seed of one stage of one cycle: independent of which stages ran before it in this process."""
@@ -146,8 +155,7 @@ def begin(loop: Loop, *, name: str, config: Mapping[str, Any], spec_text: str, s
 
 def collect(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
     """The champion serves users; what they did with it goes into the lake."""
-    agent = loop.checkpoints.load(champion, loop.policy)
-    collected = loop.source.collect(loop.lake, agent, cycle, loop.stage_seed(cycle, "collect"))
+    collected = loop.source.collect(loop.lake, loop.agent(champion), cycle, loop.stage_seed(cycle, "collect"))
     return {"received": collected.received, "quarantined": collected.quarantined, **collected.detail}
 
 
@@ -169,8 +177,9 @@ def distil(loop: Loop, cycle: int) -> dict[str, Any]:
 def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
     """All weights are updated on this cycle and on what late feedback settled; every sample is accounted for."""
     offered = _offered(loop, cycle)
-    batch = build_batch(loop.lake.interactions(offered["interaction_id"].to_pylist()), offered, cycle, loop.advantage)
-    policy = loop.checkpoints.load(champion, loop.policy)
+    ids, cycles = offered["interaction_id"].to_pylist(), offered["cycle"].unique().to_pylist()
+    batch = build_batch(sampled_from(loop.lake, ids, cycles), offered, cycle, loop.advantage)
+    policy = loop.agent(champion)  # becomes the candidate: saving it gives it a new id
     updated = update(
         policy,
         loop.base,
@@ -348,7 +357,7 @@ def _evaluations(loop: Loop, checkpoint: str) -> dict[str, Evaluation]:
     found = {name: Evaluation.from_json(path.read_text("utf-8")) for name, path in paths.items() if path.exists()}
     missing = [name for name in paths if name not in found]
     if missing:
-        agent = loop.checkpoints.load(checkpoint, loop.policy)
+        agent = loop.agent(checkpoint)
         folder.mkdir(parents=True, exist_ok=True)
         ran = evaluate(agent, missing, seed=loop.stage_seed(0, "evaluate"), n=loop.evaluation.tasks)
         for name, evaluation in ran.items():

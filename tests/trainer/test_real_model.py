@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from palomar.data.schema import Interaction
-from palomar.trainer.batch import build_batch
+from palomar.trainer.batch import build_batch, sampled_in
 from palomar.trainer.config import AdvantageConfig, PolicyConfig, UpdateConfig
 from palomar.trainer.hf import torch
 from palomar.trainer.policy import Policy
@@ -43,7 +43,7 @@ def test_a_pretrained_model_is_sampled_updated_saved_and_loaded_again(
     assert first.steps[1].logprobs == pytest.approx(expected, abs=1e-3)
 
     table = score(interactions, lambda one: float(len(one.steps[1].text or "")))
-    batch = build_batch(interactions, table, 0, AdvantageConfig())
+    batch = build_batch(sampled_in(interactions), table, 0, AdvantageConfig())
     config = UpdateConfig(steps=1, learning_rate=1e-5, micro_batch=2)
     before = policy.model.get_input_embeddings().weight.detach().clone()
     result = update(policy, None, batch, config, seed=0)

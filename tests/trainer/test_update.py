@@ -11,7 +11,7 @@ import pytest
 
 from palomar.data.errors import StaleDataError
 from palomar.data.schema import Interaction
-from palomar.trainer.batch import TrainingBatch, build_batch
+from palomar.trainer.batch import TrainingBatch, build_batch, sampled_in
 from palomar.trainer.config import AdvantageConfig, UpdateConfig
 from palomar.trainer.hf import torch
 from palomar.trainer.policy import Policy
@@ -29,7 +29,7 @@ def says_left(interaction: Interaction) -> float:
 @pytest.fixture
 def batch(policy: Policy, serve: Serve, score: Score) -> TrainingBatch:
     interactions = serve(policy, PROMPTS)
-    return build_batch(interactions, score(interactions, says_left), 0, AdvantageConfig())
+    return build_batch(sampled_in(interactions), score(interactions, says_left), 0, AdvantageConfig())
 
 
 def clone(policy: Policy) -> Policy:
@@ -56,7 +56,7 @@ def test_a_rewarded_word_becomes_likelier_and_a_punished_one_rarer(policy: Polic
         for cycle in range(3):
             interactions = serve(trained, PROMPTS * 4, seed=cycle, cycle=cycle)
             table = score(interactions, lambda interaction, sign=sign: sign * says_left(interaction))
-            batch = build_batch(interactions, table, cycle, AdvantageConfig())
+            batch = build_batch(sampled_in(interactions), table, cycle, AdvantageConfig())
             result = update(trained, None, batch, UpdateConfig(), seed=cycle, optimizer_state=state)
             assert result.report.status == "updated"
             state = result.optimizer_state
@@ -152,7 +152,7 @@ def test_the_entropy_coefficient_keeps_the_policy_more_random(policy: Policy, se
         state: dict[str, Any] = {}
         for cycle in range(4):
             interactions = serve(trained, PROMPTS, seed=cycle, cycle=cycle)
-            batch = build_batch(interactions, score(interactions, says_left), cycle, AdvantageConfig())
+            batch = build_batch(sampled_in(interactions), score(interactions, says_left), cycle, AdvantageConfig())
             config = UpdateConfig(entropy_coefficient=coefficient)
             result = update(trained, None, batch, config, seed=cycle, optimizer_state=state)
             state = result.optimizer_state
@@ -180,7 +180,7 @@ def test_every_sample_offered_is_recorded_with_what_was_used_or_why_not(
     everything = [*older, *old, *new]
     waiting = new[0].interaction_id
     table = score(everything, lambda one: None if one.interaction_id == waiting else says_left(one))
-    batch = build_batch(everything, table, 2, AdvantageConfig(max_lag=1))
+    batch = build_batch(sampled_in(everything), table, 2, AdvantageConfig(max_lag=1))
     result = update(clone(policy), policy, batch, UpdateConfig(), seed=0)
     assert result.samples.schema == SAMPLES
     rows = {row["interaction_id"]: row for row in result.samples.to_pylist()}
@@ -205,7 +205,7 @@ def test_every_sample_offered_is_recorded_with_what_was_used_or_why_not(
 def test_the_reward_of_stale_data_is_not_in_the_baseline(policy: Policy, serve: Serve, score: Score) -> None:
     older, new = serve(policy, PROMPTS[:8], cycle=0), serve(policy, PROMPTS, cycle=2)
     table = score([*older, *new], lambda one: 1000.0 if one.cycle == 0 else says_left(one))
-    batch = build_batch([*older, *new], table, 2, AdvantageConfig(scale=False))
+    batch = build_batch(sampled_in([*older, *new]), table, 2, AdvantageConfig(scale=False))
     assert batch.trained[0].baseline == pytest.approx(sum(map(says_left, new)) / len(new))
 
 
@@ -224,7 +224,7 @@ def test_a_batch_with_nothing_to_learn_from_changes_nothing_and_says_why(
 ) -> None:
     interactions = [] if status == "empty" else serve(policy, PROMPTS)
     table = score(interactions, lambda _: None if status == "all_excluded" else 1.0)
-    batch = build_batch(interactions, table, 0, AdvantageConfig())
+    batch = build_batch(sampled_in(interactions), table, 0, AdvantageConfig())
     before = weights(policy)
     result = update(policy, policy, batch, UpdateConfig(), seed=0, optimizer_state={})
     assert result.report.status == status
@@ -250,7 +250,7 @@ def test_tokens_that_the_policy_did_not_sample_are_context_and_never_trained_on(
     (one,) = serve(policy, ["go left"])
     tool = one.steps[0].model_copy(update={"author": "tool", "role": "tool"})
     again = one.model_copy(update={"steps": (*one.steps, tool, one.steps[1])})
-    sample = build_batch([again], score([again], says_left), 0, AdvantageConfig()).samples[0]
+    sample = build_batch(sampled_in([again]), score([again], says_left), 0, AdvantageConfig()).samples[0]
     answer = len(one.steps[1].token_ids or ())
     assert [value is not None for value in sample.logprobs] == [False] * 2 + [True] * answer + [False] * 2 + [
         True
@@ -263,6 +263,6 @@ def test_an_interaction_without_logprobs_prompt_or_cycle_is_named(policy: Policy
     promptless = two.model_copy(update={"steps": two.steps[1:]})
     foreign = three.model_copy(update={"cycle": None})
     interactions = [bare, promptless, foreign]
-    batch = build_batch(interactions, score(interactions, says_left), 0, AdvantageConfig())
+    batch = build_batch(sampled_in(interactions), score(interactions, says_left), 0, AdvantageConfig())
     assert [sample.reason for sample in batch.samples] == ["no_logprobs", "no_prompt_tokens", "unknown_policy"]
     assert batch.status == "all_excluded"
