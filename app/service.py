@@ -350,8 +350,8 @@ FILTERS: Mapping[str, str] = {
     ),
     "left out of training": "exclusion IS NOT NULL",
     "dissatisfied": "follow_up = 'dissatisfied'",
-    "hard": "predicted_failure >= 2.0 / 3",
-    "clear": "ambiguity < 1.0 / 3",
+    "hard": "predicted_failure >= 0.6",
+    "clear": "ambiguity < 0.5",
 }
 """What a list can be narrowed to, as SQL over LISTED."""
 
