@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -46,6 +47,8 @@ def console(
         await_console(server, port)
         notes.print(f"console: http://localhost:{port} (for you alone, on this machine); Ctrl-C ends it")
         keep_open(server)
+    except KeyboardInterrupt:
+        pass  # how it ends well, also before `keep_open` waits for it
     finally:
         stop_console(server)
 
@@ -110,6 +113,20 @@ def await_console(server: subprocess.Popen[bytes], port: int, *, log: Path | Non
     raise ConfigError("console", None, None, f"has not answered on port {port} for {START_S} s{_tail(log)}")
 
 
+def announce_console(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Says, from beside the work that goes on, when the console answers, or why it will not."""
+
+    def tell() -> None:
+        try:
+            await_console(server, port, log=log)
+        except ConfigError as exc:
+            notes.print(f"no console: {exc}", soft_wrap=True)
+        else:
+            notes.print(f"console: http://localhost:{port}")
+
+    threading.Thread(target=tell, daemon=True).start()
+
+
 def _answers(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://{HOST}:{port}/_stcore/health", timeout=1) as reply:
@@ -125,13 +142,13 @@ def _tail(log: Path | None) -> str:
     return f"; {log} ends with:\n{text[-LOG_TAIL:]}" if text else f"; {log} is empty"
 
 
-def keep_open(server: subprocess.Popen[bytes]) -> None:
-    """Waits until the person ends the console with Ctrl-C. Raises ConfigError where it ends by itself."""
+def keep_open(server: subprocess.Popen[bytes], *, log: Path | None = None) -> None:
+    """Waits until the person ends the console with Ctrl-C, which is how it ends well. Else raises ConfigError."""
     try:
         code = server.wait()
     except KeyboardInterrupt:
         return
-    raise ConfigError("console", None, None, f"ended by itself with exit code {code}")
+    raise ConfigError("console", None, None, f"ended by itself with exit code {code}{_tail(log)}")
 
 
 def stop_console(server: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from palomar.app.cli.console import start_console, stop_console
+from palomar.app.cli.console import announce_console, keep_open, require_port, start_console, stop_console
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.console.options import PORT
 from palomar.app.service import ALL, Observatory
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SETTINGS_FILE = Path("palomar.yaml")
 REWARD_FILE = Path("reward.yaml")
 TEMPLATE = Path(__file__).parent.parent / "palomar.template.yaml"
+CONSOLE_LOG = "console.log"
 SHOWN_PER_CYCLE = {
     "reward": "reward_mean",
     "outcome": "outcome_mean",
@@ -93,17 +94,19 @@ def demo(
     """Train a small policy on simulated users under a naive reward, and watch it learn to play it."""
     place = home or DEFAULT_HOME / "demo"
     settings = DEMO.model_copy(update={"cycles": cycles, "seed": seed, "reward": reward})
+    if not headless:
+        require_port(port)  # before anything is deleted or trained
     if fresh and place.exists():
         _delete_demo(place)
-    server = None if headless else start_console(place, None, port)
+    server = None if headless else start_console(place, None, port, log=place / CONSOLE_LOG)
     try:
         if server is not None:
-            notes.print(f"console: http://localhost:{port}\n")
+            announce_console(server, port, place / CONSOLE_LOG)
         _loop(settings, place, cycles)
         _finish(settings, place, as_json)
         if server is not None:
             notes.print(f"\nthe console stays open on http://localhost:{port}; Ctrl-C ends it")
-            server.wait()
+            keep_open(server, log=place / CONSOLE_LOG)
     finally:
         if server is not None:
             stop_console(server)

@@ -42,7 +42,7 @@ def show(interaction_id: str) -> None:
         ":material/arrow_back:",
         cycle=cycle,
     )
-    st.markdown(f"#### {plain(item.interaction_id)}")
+    st.markdown(f"**Interaction** {plain(item.interaction_id)}")
     st.markdown(sentence(found))
     facts = _facts(found)
     half = -(-len(facts) // 2)
