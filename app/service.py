@@ -205,9 +205,12 @@ class Observatory:
         found = departures([point for point in series if (point.statistic, point.slice) in wanted])
         return sorted(found, key=lambda item: item.since_cycle)
 
-    def seen(self, run_id: str) -> dict[str, Departure | None]:
-        """By hack (and ``reward up``, ``outcome down``): the departure in which it first shows, or None."""
-        found = self.departures(run_id)
+    def seen(self, run_id: str, found: Sequence[Departure] | None = None) -> dict[str, Departure | None]:
+        """By hack (and ``reward up``, ``outcome down``): the departure in which it first shows, or None.
+
+        ``found``: what `departures` said, where the caller has asked already.
+        """
+        found = self.departures(run_id) if found is None else found
         watches = {
             **HACKS,
             **{f"{item.statistic.removesuffix('_mean')} {item.direction}": (item,) for item in DIVERGENCE},
@@ -291,11 +294,14 @@ class Observatory:
             (*interaction.feedback, *late),
             key=lambda item: (item.at is not None, item.at.timestamp() if item.at else 0),
         )
+        # A sample is offered to the trainer in its own cycle or a later one.
+        own = -1 if interaction.cycle is None else interaction.cycle
+        offered = [at for at in self.lake.cycles("samples") if at is None or at >= own]
         return Trajectory(
             interaction=interaction,
             feedback=tuple(together),
             observation=self._row("observations", interaction_id, [interaction.cycle]),
-            sample=self._row("samples", interaction_id, None),
+            sample=self._row("samples", interaction_id, offered),
         )
 
     def _row(self, table: Table, interaction_id: str, cycles: Sequence[int | None] | None) -> Mapping[str, Any]:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from palomar.data.store.records import Statistic
 
 Theme = Literal["light", "dark"]
@@ -40,19 +42,29 @@ class Panel:
     """Cycle in which it left that level; None = it has not."""
 
 
-def drawn(points: Sequence[Statistic]) -> list[dict[str, Any]]:
-    """Points as chart rows. A point without a value has none here either: a gap in the line, never a zero."""
-    return [
-        {
-            "cycle": point.cycle,
-            "value": point.value,
-            "low": point.low,
-            "high": point.high,
-            "n": point.n,
-            "feedback": "partly in" if point.maturity is not None and point.maturity < IMMATURE_BELOW else "in",
-        }
-        for point in points[-MOST_CYCLES:]
+DRAWN = pa.schema(
+    [
+        ("cycle", pa.int32()),
+        ("value", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("n", pa.int64()),
+        ("feedback", pa.string()),
     ]
+)
+
+
+def drawn(points: Sequence[Statistic]) -> pa.Table:
+    """Points as chart rows. A point without a value has none here either: a gap in the line, never a zero.
+
+    A table and not part of the specification, since Streamlit takes milliseconds a chart to make one of that.
+    """
+    shown = points[-MOST_CYCLES:]
+    feedback = [
+        "partly in" if point.maturity is not None and point.maturity < IMMATURE_BELOW else "in" for point in shown
+    ]
+    columns = [[getattr(point, name) for point in shown] for name in DRAWN.names[:-1]]
+    return pa.table([*columns, feedback], schema=DRAWN)
 
 
 def control_series(
@@ -60,9 +72,9 @@ def control_series(
 ) -> dict[str, Any]:
     """One statistic over cycles: 95 % band, line, points; hollow diamonds where feedback is still coming in.
 
-    The dashed line is the level of the first cycles, the dotted one the cycle in which the series left it.
+    The specification only; its data are `drawn(panel.points)`. The dashed line is the level of the first cycles, the
+    dotted one the cycle in which the series left it.
     """
-    rows = drawn(panel.points)
     first_cycle = max(first_cycle, last_cycle - MOST_CYCLES + 1)
     colour = LIGHTER[colour] if theme == "dark" else colour
     x = {
@@ -76,7 +88,7 @@ def control_series(
         "field": "value",
         "type": "quantitative",
         "title": None,
-        "scale": {"domain": _domain(rows, panel.base), "nice": False, "zero": False},
+        "scale": {"domain": _domain(panel.points[-MOST_CYCLES:], panel.base), "nice": False, "zero": False},
         "axis": {"tickCount": 4, "format": ".3~g"},
     }
     tooltip = [
@@ -122,7 +134,7 @@ def control_series(
             "encoding": {"x": x, "y": y, "tooltip": tooltip},
         },
     ]
-    return {"data": {"values": rows}, "height": height, "layer": layers, "padding": PADDING, "config": _config(theme)}
+    return {"height": height, "layer": layers, "padding": PADDING, "config": _config(theme)}
 
 
 def said(panel: Panel) -> str:
@@ -136,10 +148,10 @@ def said(panel: Panel) -> str:
     )
 
 
-def _domain(rows: Sequence[dict[str, Any]], base: float | None) -> list[float]:
+def _domain(points: Sequence[Statistic], base: float | None) -> list[float]:
     """Lowest and highest of what is drawn, with some room; of width even where all values are the same."""
-    names = ("value", "low", "high")
-    values = [row[name] for row in rows for name in names if row[name] is not None] + ([] if base is None else [base])
+    known = [value for point in points for value in (point.value, point.low, point.high) if value is not None]
+    values = known if base is None else [*known, base]
     if not values:
         return [0.0, 1.0]
     low, high = min(values), max(values)

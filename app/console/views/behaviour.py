@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from palomar.app.console import frame
-from palomar.app.console.charts import MOST_CYCLES, Panel, control_series, said
+from palomar.app.console.charts import MOST_CYCLES, Panel, control_series, drawn, said
 from palomar.app.console.links import link
 from palomar.app.console.plain import plain
 from palomar.app.console.tables import in_words, points_table, slice_words, title, unit, without_data
@@ -179,7 +179,7 @@ def _chart(
         since_cycle=None if moved is None else moved.since_cycle,
     )
     spec = control_series(panel, frame.theme(), first_cycle=first, last_cycle=last, height=height)
-    st.vega_lite_chart(spec, key=key, width="stretch", alt=said(panel))
+    st.vega_lite_chart(drawn(points), spec, key=key, width="stretch", alt=said(panel))
 
 
 def _footer(found: Behaviour, one: str | None) -> None:

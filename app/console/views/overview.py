@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from palomar.app.console import frame
-from palomar.app.console.charts import BLUE, ORANGE, Panel, control_series, said
+from palomar.app.console.charts import BLUE, ORANGE, Panel, control_series, drawn, said
 from palomar.app.console.links import address, link
 from palomar.app.console.tables import in_words, points_table, slice_in_words
 from palomar.app.service import ALL, HACKS, CycleView, SourceCount, definition
@@ -50,7 +50,8 @@ def _run(run: Run) -> None:
         )
         return
     measured = sum(bool(view.figures) for view in views)
-    seen, moved = observatory.seen(run.run_id), observatory.departures(run.run_id)
+    moved = observatory.departures(run.run_id)
+    seen = observatory.seen(run.run_id, moved)
     _headline(seen, measured)
     for name in HACKS:
         _hack(name, seen[name])
@@ -152,7 +153,7 @@ def _lane(name: str, colour: str, points: Sequence[Statistic], first: int, last:
     )
     panel = Panel(statistic.title, statistic.unit, points)
     spec = control_series(panel, frame.theme(), colour=colour, first_cycle=first, last_cycle=last, height=150)
-    st.vega_lite_chart(spec, key=f"lane-{name}", width="stretch", alt=said(panel))
+    st.vega_lite_chart(drawn(points), spec, key=f"lane-{name}", width="stretch", alt=said(panel))
 
 
 def _cycles(views: Sequence[CycleView]) -> None:

@@ -14,35 +14,35 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request
 
-from palomar.app.console import screenshots
+from palomar.app.console import driving
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which(screenshots.CHROMIUM) is None, reason="no chromium on this machine"),
+    pytest.mark.skipif(shutil.which(driving.CHROMIUM) is None, reason="no chromium on this machine"),
 ]
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with screenshots.browser() as opened:
+    with driving.browser() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def console(seeded: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with screenshots.served(seeded, tmp_path_factory.mktemp("log") / "console.log") as url:
+    with driving.served(seeded, tmp_path_factory.mktemp("log") / "console.log") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def log_console(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with screenshots.served(logs, tmp_path_factory.mktemp("log") / "console.log") as url:
+    with driving.served(logs, tmp_path_factory.mktemp("log") / "console.log") as url:
         yield url
 
 
 def settle(page: Page) -> None:
-    screenshots.settle(page, quiet_ms=250)
+    driving.settle(page, quiet_ms=250)
 
 
 class Visit:

@@ -33,23 +33,23 @@ def chart(points: list[Statistic], theme: Theme = "light", **more: float) -> dic
 
 
 def test_a_cycle_without_a_value_is_a_gap_and_never_a_zero() -> None:
-    rows = drawn([point(0), point(1, None), point(2)])
+    rows = drawn([point(0), point(1, None), point(2)]).to_pylist()
     assert [row["value"] for row in rows] == [0.5, None, 0.5]
     assert rows[1]["low"] is None
 
 
 def test_immature_points_are_another_shape_and_say_so() -> None:
     spec = chart([point(0, maturity=1.0), point(1, maturity=0.4)])
-    assert [row["feedback"] for row in drawn([point(0, maturity=1.0), point(1, maturity=0.4)])] == ["in", "partly in"]
+    assert drawn([point(0, maturity=1.0), point(1, maturity=0.4)])["feedback"].to_pylist() == ["in", "partly in"]
     shapes = [layer["mark"].get("shape") for layer in spec["layer"]]  # type: ignore[attr-defined]
     assert "diamond" in shapes
 
 
 def test_two_hundred_cycles_stay_below_the_most_marks() -> None:
-    spec = chart([point(cycle) for cycle in range(1_000)])
-    rows = spec["data"]["values"]  # type: ignore[index]
-    assert [rows[0]["cycle"], rows[-1]["cycle"]] == [1_000 - MOST_CYCLES, 999]
-    assert len(rows) * len(spec["layer"]) < MOST_MARKS  # type: ignore[arg-type]
+    points = [point(cycle) for cycle in range(1_000)]
+    spec, rows = chart(points), drawn(points)
+    assert (rows["cycle"][0].as_py(), rows["cycle"][-1].as_py()) == (1_000 - MOST_CYCLES, 999)
+    assert rows.num_rows * len(spec["layer"]) < MOST_MARKS  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -3.0])
