@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from palomar.data.errors import CheckpointError
 from palomar.trainer.config import PolicyConfig
-from palomar.trainer.hf import torch
+from palomar.trainer.hf import torch, transformers
 from palomar.trainer.policy import Policy
 
 CONFIG = PolicyConfig(max_new_tokens=6, device="cpu", sampling_batch=64)
@@ -30,7 +31,21 @@ def test_sampling_leaves_the_global_random_state_alone(policy: Policy) -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_stored_logprobs_are_those_of_the_model_on_the_whole_sequence(policy: Policy) -> None:
+def with_learned_positions(policy: Policy) -> Policy:
+    """The same words in a GPT-2, where a token's place matters and not only the distance between two."""
+    end = policy.tokenizer.convert_tokens_to_ids("<end>")
+    shape = transformers.GPT2Config(
+        vocab_size=len(policy.tokenizer), n_positions=32, n_embd=16, n_layer=2, n_head=2, eos_token_id=end,
+        initializer_range=0.5, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return replace(policy, model=transformers.GPT2LMHeadModel(shape).eval())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_stored_logprobs_are_those_of_the_model_on_the_whole_sequence(policy: Policy, kind: str) -> None:
+    policy = policy if kind == "llama" else with_learned_positions(policy)
     # Prompts of different lengths share a batch, and answers end at different times: padding must not show.
     for response in policy.respond(PROMPTS, 0):
         ids = torch.tensor([[*response.prompt_ids, *response.token_ids]])

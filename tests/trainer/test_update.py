@@ -113,6 +113,10 @@ def test_the_clip_takes_the_gradient_of_tokens_that_moved_too_far(policy: Policy
     assert {row["clipped"] for row in rows if row["advantage"] > 0} == {1.0}
     assert {row["clipped"] for row in rows if row["advantage"] < 0} == {0.0}
     assert [row["ratio"] for row in rows] == pytest.approx([math.e] * len(rows), rel=1e-3)
+    # Where all of them are better than average there is nothing left to learn from.
+    praised = replace(moved, samples=tuple(replace(sample, advantage=1.0) for sample in moved.samples))
+    report = update(clone(policy), None, praised, UpdateConfig(steps=1), seed=0).report
+    assert (report.gradient_norm, report.clip_share) == (0.0, 1.0)
     # k3 of a token: e - 1 - 1.
     expected = [row["tokens"] * (math.e - 2) for row in rows]
     assert [row["kl_sampler"] for row in rows] == pytest.approx(expected, rel=1e-3)
