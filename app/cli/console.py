@@ -95,8 +95,14 @@ def start_console(
 
 
 def _child(command: list[str], environment: dict[str, str], stderr: int | None) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C reaches this process only, which then ends the console in good order.
     return subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
     )
 
 
