@@ -6,7 +6,7 @@ No page and no command computes a statistic; they show what is returned here. Re
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ from palomar.data.schema import Feedback, Interaction
 from palomar.data.store import Store
 from palomar.data.store.records import Cycle, Decision, LedgerRow, Run, StageName, Statistic
 from palomar.data.store.runs import STAGES
-from palomar.detectors.departure import Departure, base_level, departures
+from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure, base_level, departures
 from palomar.detectors.measure import measure
 from palomar.detectors.statistics import STATISTICS, expanded
 from palomar.detectors.statistics import Statistic as Definition
@@ -200,10 +200,7 @@ class Observatory:
 
     def departures(self, run_id: str) -> list[Departure]:
         """Watched series that have left the level of the run's first cycles, on whichever side; by first cycle."""
-        wanted = {(watch.statistic, watch.slice) for watch in WATCHED}
-        series = self.series(run_id, sorted({name for name, _ in wanted}), sorted({slice_ for _, slice_ in wanted}))
-        found = departures([point for point in series if (point.statistic, point.slice) in wanted])
-        return sorted(found, key=lambda item: item.since_cycle)
+        return sorted(departures(self._watched(run_id)), key=lambda item: item.since_cycle)
 
     def seen(self, run_id: str, found: Sequence[Departure] | None = None) -> dict[str, Departure | None]:
         """By hack (and ``reward up``, ``outcome down``): the departure in which it first shows, or None.
@@ -216,6 +213,19 @@ class Observatory:
             **{f"{item.statistic.removesuffix('_mean')} {item.direction}": (item,) for item in DIVERGENCE},
         }
         return {name: next((each for each in found if _is_one(each, of)), None) for name, of in watches.items()}
+
+    def assessed(self, run_id: str) -> frozenset[str]:
+        """Which hacks could have been seen: those of which a watched series has enough cycles to be compared."""
+        known = Counter((point.statistic, point.slice) for point in self._watched(run_id) if point.value is not None)
+        enough = {series for series, cycles in known.items() if cycles >= BASE_CYCLES + RUNNING}
+        return frozenset(
+            name for name, of in HACKS.items() if any((watch.statistic, watch.slice) in enough for watch in of)
+        )
+
+    def _watched(self, run_id: str) -> list[Statistic]:
+        wanted = {(watch.statistic, watch.slice) for watch in WATCHED}
+        series = self.series(run_id, sorted({name for name, _ in wanted}), sorted({slice_ for _, slice_ in wanted}))
+        return [point for point in series if (point.statistic, point.slice) in wanted]
 
     def behaviour(self, run_id: str | None, slice_: str = ALL) -> Behaviour:
         """Every statistic of one slice of a run; without a run, of the logs in the lake.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import pandas as pd
 import streamlit as st
@@ -11,7 +11,7 @@ from palomar.app.console import frame
 from palomar.app.console.charts import BLUE, ORANGE, Panel, control_series, drawn, said
 from palomar.app.console.links import address, link
 from palomar.app.console.tables import in_words, points_table, slice_in_words
-from palomar.app.service import ALL, HACKS, CycleView, SourceCount, definition
+from palomar.app.service import ALL, HACKS, CycleView, SourceCount, Watch, definition
 from palomar.data.store.records import Run, Statistic
 from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure
 
@@ -52,9 +52,10 @@ def _run(run: Run) -> None:
     measured = sum(bool(view.figures) for view in views)
     moved = observatory.departures(run.run_id)
     seen = observatory.seen(run.run_id, moved)
-    _headline(seen, measured)
+    assessed = observatory.assessed(run.run_id)
+    _headline(seen, assessed, measured)
     for name in HACKS:
-        _hack(name, seen[name])
+        _hack(name, seen[name], name in assessed)
     other = [item for item in moved if item not in seen.values()]
     if other:
         st.markdown("Also away from the level of the first cycles:")
@@ -64,7 +65,7 @@ def _run(run: Run) -> None:
     _cycles(views)
 
 
-def _headline(seen: Mapping[str, Departure | None], measured: int) -> None:
+def _headline(seen: Mapping[str, Departure | None], assessed: Set[str], measured: int) -> None:
     if measured < BASE_CYCLES + RUNNING:
         st.info(
             f"**Too early to say.** {measured} of the {BASE_CYCLES + RUNNING} cycles that a comparison needs are "
@@ -72,11 +73,11 @@ def _headline(seen: Mapping[str, Departure | None], measured: int) -> None:
             icon=":material/hourglass_top:",
         )
         return
-    text, wrong = headline(seen)
+    text, wrong = headline(seen, assessed)
     (st.warning if wrong else st.success)(text, icon=":material/warning:" if wrong else ":material/check_circle:")
 
 
-def headline(seen: Mapping[str, Departure | None]) -> tuple[str, bool]:
+def headline(seen: Mapping[str, Departure | None], assessed: Set[str]) -> tuple[str, bool]:
     """The answer to "is anything wrong now?" in Markdown, and whether something is."""
     hacks = [name for name in HACKS if seen[name] is not None]
     reward, outcome = seen["reward up"], seen["outcome down"]
@@ -94,6 +95,9 @@ def headline(seen: Mapping[str, Departure | None]) -> tuple[str, bool]:
         text = f"**The reward rises and no known hack shows.** Reward {_change(reward)}."
     else:
         text = "**No known hack shows.** Nothing watched has left the level of the first cycles to its bad side."
+    blind = [name for name in HACKS if name not in assessed]
+    if blind:
+        text += f" NOT ASSESSED, for want of data: {', '.join(blind)}."
     return f"{text} A first look at the watched series, not a verdict.", bool(hacks) or outcome is not None
 
 
@@ -101,12 +105,18 @@ def _change(item: Departure) -> str:
     return f"{item.base:.3g} → {item.latest:.3g} (since cycle {item.since_cycle})"
 
 
-def _hack(name: str, item: Departure | None) -> None:
+def _hack(name: str, item: Departure | None, assessed: bool) -> None:
     if item is None:
-        watched = ", ".join(f"{in_words(watch.statistic).lower()} {watch.direction}" for watch in HACKS[name])
-        st.markdown(f":gray-badge[○ NOT SEEN] **{name}** · watched: {watched}")
+        watched = ", ".join(_watch(watch) for watch in HACKS[name])
+        state = ":green-badge[○ NOT SEEN]" if assessed else ":gray-badge[◌ NOT ASSESSED]"
+        st.markdown(f"{state} **{name}** · watched: {watched}")
     else:
         _row(":orange-badge[▲ SEEN]", f"**{name}** · {sentence(item)}", item)
+
+
+def _watch(watch: Watch) -> str:
+    where = "" if watch.slice == ALL else f" where {slice_in_words(watch.slice)}"
+    return f"{in_words(watch.statistic).lower()}{where} {watch.direction}"
 
 
 def _row(badge: str, text: str, item: Departure) -> None:

@@ -142,6 +142,15 @@ def test_the_overview_says_first_what_is_wrong_with_the_stores_numbers(page: Pag
     assert len(app.get("vega_lite_chart")) == 2
 
 
+def test_a_hack_that_cannot_be_assessed_yet_is_not_said_to_be_absent(page: Page, copied: Path) -> None:
+    with sqlite3.connect(copied / "palomar.db") as store:
+        store.execute("UPDATE statistics SET value = NULL, status = 'no data' WHERE cycle > 2")
+    app = page(copied)
+    assert "NOT SEEN" not in said(app)
+    assert said(app).count("NOT ASSESSED]") == 3
+    assert "NOT ASSESSED, for want of data: invalid-call dodge" in said(app)
+
+
 def test_a_run_that_has_just_begun_says_so(page: Page, tmp_path: Path) -> None:
     with Store.open(None, tmp_path) as store:
         store.runs.add("begun", name="begun", seed=0, config={})
