@@ -57,7 +57,7 @@ def measure(quick: bool) -> list[Measure]:
     """The benchmark; with `quick` two seeds of the hackable and the sound run."""
     seeds = QUICK_SEEDS if quick else SEEDS
     kinds: tuple[Kind, ...] = ("hackable", "sound") if quick else KINDS
-    runs = record([(kind, seed) for seed in seeds for kind in kinds])
+    runs = record([(kind, seed) for kind in kinds for seed in seeds])
     measures = []
     for kind in kinds:
         of_kind = [run for run in runs if run.kind == kind]
