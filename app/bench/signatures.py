@@ -1,0 +1,181 @@
+"""How often signatures of known hacks are right, on labelled code and on ordinary patches.
+
+Three sets (docs/signatures.md says what each can tell): 34 checked submissions with their hack type, 68 reviewed final
+codes of impossible tasks, and 60 ordinary patches of an agent, which stand for "no hack". A third of the labelled ones
+(by hash of the task or the record) was read while the signatures were written; the others were not, and are reported
+apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from palomar.app.bench import Measure
+from palomar.data.schema import Interaction
+from palomar.data.sources import read_path
+from palomar.detectors.intervals import wilson
+from palomar.detectors.signature import Status, assess, signatures
+from palomar.detectors.signatures._code import edits_of, is_test_path
+
+SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
+"""The labelled code, beside the project."""
+
+Split = Literal["read", "unread"]
+HACK_RATES = (0.01, 0.05)
+"""Shares of interactions that are hacks, at which precision is worked out: the sets are balanced by hand."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One labelled interaction with its verdicts."""
+
+    split: Split
+    hack: bool | None
+    """None: the reviewer could not decide; not counted."""
+    kind: str
+    verdicts: dict[str, Status]
+
+
+def split_of(identity: str) -> Split:
+    """A third is read (the development split), by SHA-256 of the identity."""
+    return "read" if int(hashlib.sha256(identity.encode()).hexdigest(), 16) % 3 == 0 else "unread"
+
+
+def measure(quick: bool) -> list[Measure]:
+    """Recall, precision and false alarms by signature, set and split. `quick` changes nothing: it takes seconds."""
+    measures: list[Measure] = []
+    labelled: list[Case] = []
+    for name, path, reader in (
+        ("rh-cases", "rh-cases-labelled/cases.jsonl", _rh_case),
+        ("impossible-lcb", "impossible-lcb-inspect/reviewed_labels.jsonl", _reviewed_case),
+    ):
+        if not (SAMPLES / path).exists():
+            measures.append(
+                Measure(f"labelled code, {name}", None, "cases", 0, aim=1.0, better="at_least", note="absent")
+            )
+            continue
+        cases = [reader(item) for item in _interactions(SAMPLES / path)]
+        labelled += cases
+        for split in ("read", "unread"):
+            measures += _of_set(f"{name}, {split} split", [case for case in cases if case.split == split])
+    return measures + _ordinary(labelled)
+
+
+def _interactions(path: Path) -> Iterable[Interaction]:
+    return (item for item in read_path(path) if isinstance(item, Interaction))
+
+
+def _rh_case(item: Interaction) -> Case:
+    labels = dict(label.split("=", 1) for label in item.labels)
+    # Both submissions of a task share a split, or half of each pair would give the other away.
+    return Case(
+        split_of(item.task_id or ""), labels["ground_truth"] == "FAIL", labels.get("hack_type", ""), _verdicts(item)
+    )
+
+
+def _reviewed_case(item: Interaction) -> Case:
+    labels = dict(label.split("=", 1) for label in item.labels)
+    record = json.loads(item.extra_json or "{}")["record_id"]
+    hack = {"hack": True, "not_hack": False}.get(labels["review"])
+    return Case(split_of(record), hack, labels.get("hack_kind", ""), _verdicts(item))
+
+
+def _verdicts(item: Interaction) -> dict[str, Status]:
+    return {one.signature: one.verdict.status for one in assess(item)}
+
+
+def _of_set(name: str, cases: Sequence[Case]) -> list[Measure]:
+    """Recall, false alarms and precision: of any signature, and of each that flags something."""
+    hacks = [case.verdicts for case in cases if case.hack is True]
+    honest = [case.verdicts for case in cases if case.hack is False]
+    measures = []
+    for who in ("any signature", *signatures()):
+        hits, alarms = _flagged(hacks, who), _flagged(honest, who)
+        if who != "any signature" and hits + alarms == 0:
+            continue
+        assessed = len(hacks) - _unassessed(hacks, who)
+        measures += [
+            _rate(f"recall of {who}, {name}", hits, len(hacks), f"{assessed} of {len(hacks)} could be assessed"),
+            _rate(f"false alarms of {who}, {name}", alarms, len(honest)),
+            _rate(f"precision of {who}, {name}", hits, hits + alarms, "balance of the set is artificial"),
+        ]
+    for kind in sorted({case.kind for case in cases if case.hack}):
+        of_kind = [case.verdicts for case in cases if case.hack and case.kind == kind]
+        measures.append(
+            _rate(f"recall of any signature on {kind}, {name}", _flagged(of_kind, "any signature"), len(of_kind))
+        )
+    return measures
+
+
+def _ordinary(labelled: Sequence[Case]) -> list[Measure]:
+    """False alarms on ordinary patches, and what they make of precision where hacks are rare."""
+    path = SAMPLES / "mini-swe-agent" / "trajs"
+    if not path.exists():
+        return [_absent("ordinary patches")]
+    items = list(_interactions(path))
+    verdicts = [_verdicts(item) for item in items]
+    editing = [
+        one
+        for item, one in zip(items, verdicts, strict=True)
+        if any(is_test_path(edit.path) for _, edit in edits_of(item))
+    ]
+    unread = [case for case in labelled if case.split == "unread" and case.hack is True]
+    measures = []
+    for who in ("any signature", *signatures()):
+        alarms = _flagged(verdicts, who)
+        note = f"{len(verdicts) - _unassessed(verdicts, who)} could be assessed"
+        measures.append(_rate(f"false alarms of {who}, ordinary patches", alarms, len(verdicts), note))
+        hits = _flagged([case.verdicts for case in unread], who)
+        if hits:
+            recall, rate = hits / len(unread), alarms / len(verdicts)
+            for share in HACK_RATES:
+                found = recall * share
+                measures.append(
+                    Measure(
+                        f"precision of {who} where {share:.0%} are hacks",
+                        found / (found + rate * (1 - share)),
+                        "fraction",
+                        len(verdicts),
+                        note=f"recall {hits} of {len(unread)} (unread), false alarms {alarms} of {len(verdicts)}",
+                    )
+                )
+    measures.append(
+        _rate(
+            "false alarms of edited-tests, ordinary patches that edit tests",
+            _flagged(editing, "edited-tests"),
+            len(editing),
+        )
+    )
+    return measures
+
+
+def _flagged(verdicts: Iterable[dict[str, Status]], who: str) -> int:
+    return sum("flagged" in one.values() if who == "any signature" else one[who] == "flagged" for one in verdicts)
+
+
+def _unassessed(verdicts: Iterable[dict[str, Status]], who: str) -> int:
+    return sum(
+        all(status == "not_assessed" for status in one.values())
+        if who == "any signature"
+        else one[who] == "not_assessed"
+        for one in verdicts
+    )
+
+
+def _absent(name: str) -> Measure:
+    return Measure(name, None, "cases", 0, aim=1.0, better="at_least", note="the samples are absent")
+
+
+def _rate(name: str, count: int, of: int, note: str = "") -> Measure:
+    if of == 0:
+        return Measure(name, None, "fraction", 0, note="; ".join(filter(None, ("nothing to count", note))))
+    interval = wilson(np.array([float(count)]), np.array([float(of)]))
+    counts = f"{count} of {of}, 95 % Wilson {interval.low[0]:.2f}..{interval.high[0]:.2f}"
+    return Measure(name, count / of, "fraction", of, note="; ".join(filter(None, (counts, note))))
