@@ -48,7 +48,12 @@ class Policy:
         config = config or PolicyConfig()
         torch.set_num_threads(config.threads)
         folder, gguf_file = _locate(str(path))
-        source: dict[str, Any] = {"trust_remote_code": False} | ({"gguf_file": gguf_file} if gguf_file else {})
+        source: dict[str, Any] = {"trust_remote_code": False}
+        weights: dict[str, Any] = {"use_safetensors": True}
+        if gguf_file:
+            source["gguf_file"] = gguf_file
+            # Dense weights, since packed ones cannot be trained.
+            weights = {"quantization_config": transformers.GgufConfig(dequantize=True)}
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **source)
             model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -56,8 +61,8 @@ class Policy:
                 dtype=getattr(torch, config.dtype),
                 attn_implementation="eager",
                 local_files_only=True,
-                use_safetensors=None if gguf_file else True,
                 **source,
+                **weights,
             )
         except Exception as exc:
             # transformers, safetensors and tokenizers each raise their own kinds for a damaged file.
