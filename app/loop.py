@@ -5,6 +5,7 @@ Imported only inside the commands that train, since it loads torch.
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -26,8 +27,12 @@ from palomar.trainer.registry import CheckpointFolder
 
 @contextmanager
 def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = lambda moment: None) -> Iterator[Loop]:
-    """The run in `home`, begun if it is new. Raises StoreError where the home holds another run, or other settings."""
+    """The run in `home`, begun if it is new.
+
+    Raises StoreError where the home holds another run, other settings, or is being run by another process.
+    """
     with ExitStack() as stack:
+        stack.enter_context(_alone(home))
         store = stack.enter_context(Store.open(settings.store, home))
         for run in store.runs.read():
             if run.run_id != settings.name:
@@ -52,6 +57,18 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
         text, source = reward_text(settings.reward)
         begin(loop, name=settings.name, config=settings.resolved(), spec_text=text, spec_source=source)
         yield loop
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Holds the home for this process; the kernel lets go of it when the process dies, however it dies."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / ".running").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise StoreError(str(home), "another process is running the loop in this home") from exc
+        yield
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -145,6 +146,10 @@ def test_a_run_of_ones_own_is_begun_resumed_and_not_begun_twice(tmp_path: Path) 
     out, said = palomar("run", "--config", config, "--resume", home=home, code=0)
     assert "cycle  1 of 2" in said
     assert "summary" in out
+    with (home / ".running").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _, said = palomar("run", "--config", config, "--resume", home=home, code=2)
+        assert "another process is running the loop" in said
     config.write_text(SMALL.replace("small", "other"), encoding="utf-8")
     _, said = palomar("run", "--config", config, home=home, code=2)
     assert "holds the run 'small'" in said
