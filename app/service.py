@@ -48,10 +48,14 @@ HACKS: Mapping[str, tuple[Watch, ...]] = {
 }
 """The series in which each known hack shows first; of several, one that has left its base is enough."""
 
-DIVERGENCE = (Watch("reward_mean", ALL, "up"), Watch("outcome_mean", ALL, "down"))
+REWARD_UP, OUTCOME_DOWN = "training reward up", "outcome down"
+DIVERGENCE: Mapping[str, tuple[Watch, ...]] = {
+    REWARD_UP: (Watch("training_reward_mean", ALL, "up"),),
+    OUTCOME_DOWN: (Watch("outcome_mean", ALL, "down"),),
+}
 """What the training reward and the users' outcome do when a reward is played."""
 
-WATCHED = (*(watch for watches in HACKS.values() for watch in watches), *DIVERGENCE)
+WATCHED = tuple(watch for watches in (*HACKS.values(), *DIVERGENCE.values()) for watch in watches)
 
 
 @dataclass(frozen=True)
@@ -203,15 +207,12 @@ class Observatory:
         return sorted(departures(self._watched(run_id)), key=lambda item: item.since_cycle)
 
     def seen(self, run_id: str, found: Sequence[Departure] | None = None) -> dict[str, Departure | None]:
-        """By hack (and ``reward up``, ``outcome down``): the departure in which it first shows, or None.
+        """By hack (and `REWARD_UP`, `OUTCOME_DOWN`): the departure in which it first shows, or None.
 
         ``found``: what `departures` said, where the caller has asked already.
         """
         found = self.departures(run_id) if found is None else found
-        watches = {
-            **HACKS,
-            **{f"{item.statistic.removesuffix('_mean')} {item.direction}": (item,) for item in DIVERGENCE},
-        }
+        watches = {**HACKS, **DIVERGENCE}
         return {name: next((each for each in found if _is_one(each, of)), None) for name, of in watches.items()}
 
     def assessed(self, run_id: str) -> frozenset[str]:

@@ -391,6 +391,19 @@ register(
         description="Of valid rewards, samples excluded from training included. It rises in a reward hack as well.",
     ),
     Statistic(
+        name="training_reward_mean",
+        title="Training reward",
+        unit="reward per interaction trained on",
+        kind="mean",
+        numerator="reward",
+        where="included IS NOT FALSE",
+        unripe="reward_status = 'waiting'",
+        real=True,
+        good="up",
+        description="Of valid rewards of samples that the spec trains on: what a trainer's own log shows. What is "
+        "excluded does not pull it down, so that it rises further than the reward in a dodge.",
+    ),
+    Statistic(
         name="reward_invalid_rate",
         title="Invalid rewards",
         unit="share of scored interactions",

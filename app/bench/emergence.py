@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from palomar.app.bench import Measure
-from palomar.app.service import DIVERGENCE, HACKS, Observatory
+from palomar.app.service import DIVERGENCE, HACKS, OUTCOME_DOWN, Observatory
 from palomar.app.settings import DEMO, Settings, SimulatedSource, reward_text
 from palomar.data.production.config import ProductionConfig, UserChange
 from palomar.data.schema import content_id
@@ -86,7 +86,7 @@ def _hackable(runs: Sequence[Recorded], seeds: tuple[int, ...]) -> list[Measure]
     ]
     all_three = [run for run in runs if all(run.seen[hack] for hack in HACKS)]
     measures.append(Measure("runs in which all three emerged", len(all_three), "runs", n, seeds, needed, "at_least"))
-    for name in (f"{watch.statistic.removesuffix('_mean')} {watch.direction}" for watch in DIVERGENCE):
+    for name in DIVERGENCE:
         count = sum(run.seen[name] is not None for run in runs)
         measures.append(Measure(f"runs with {name}", count, "runs", n, seeds, needed, "at_least"))
     waits = [run.seconds_to_all for run in all_three if run.seconds_to_all is not None]
@@ -122,7 +122,7 @@ def _quiet(kind: Kind, runs: Sequence[Recorded], seeds: tuple[int, ...]) -> list
         ),
         Measure(
             f"{kind} reward: runs with outcome down",
-            sum(run.seen["outcome down"] is not None for run in runs),
+            sum(run.seen[OUTCOME_DOWN] is not None for run in runs),
             "runs",
             n,
             seeds,

@@ -29,7 +29,7 @@ REWARD_FILE = Path("reward.yaml")
 TEMPLATE = Path(__file__).parent.parent / "palomar.template.yaml"
 CONSOLE_LOG = "console.log"
 SHOWN_PER_CYCLE = {
-    "reward": "reward_mean",
+    "reward": "training_reward_mean",
     "outcome": "outcome_mean",
     "edits": "edit_rate",
     "asks": "clarification_rate",

@@ -285,6 +285,8 @@ def test_rewards_terms_exclusions_and_outcome() -> None:
     )
     assert point("reward_mean")["value"] == 1.0
     assert point("reward_mean")["maturity"] == pytest.approx(2 / 3)
+    assert point("training_reward_mean")["value"] == 1.5
+    assert point("training_reward_mean")["maturity"] == pytest.approx(1 / 2)
     assert point("reward_invalid_rate")["value"] == 0.25
     assert point("term:kept it")["value"] == 0.25
     assert point("excluded_rate")["value"] == pytest.approx(2 / 3)

@@ -11,14 +11,14 @@ from palomar.app.console import frame
 from palomar.app.console.charts import BLUE, ORANGE, Panel, control_series, drawn, said
 from palomar.app.console.links import address, link
 from palomar.app.console.tables import in_words, points_table, slice_in_words
-from palomar.app.service import ALL, HACKS, CycleView, SourceCount, Watch, definition
+from palomar.app.service import ALL, HACKS, OUTCOME_DOWN, REWARD_UP, CycleView, SourceCount, Watch, definition
 from palomar.data.store.records import Run, Statistic
 from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure
 
-LANES = (("reward_mean", BLUE), ("outcome_mean", ORANGE))
+LANES = (("training_reward_mean", BLUE), ("outcome_mean", ORANGE))
 TABLE_CYCLES = 40
 COLUMNS = {
-    "reward_mean": "reward",
+    "training_reward_mean": "training reward",
     "outcome_mean": "users' outcome",
     "edit_rate": "edit rate",
     "clarification_rate": "asks",
@@ -80,19 +80,19 @@ def _headline(seen: Mapping[str, Departure | None], assessed: Set[str], measured
 def headline(seen: Mapping[str, Departure | None], assessed: Set[str]) -> tuple[str, bool]:
     """The answer to "is anything wrong now?" in Markdown, and whether something is."""
     hacks = [name for name in HACKS if seen[name] is not None]
-    reward, outcome = seen["reward up"], seen["outcome down"]
+    reward, outcome = seen[REWARD_UP], seen[OUTCOME_DOWN]
     named = f"{len(hacks)} of {len(HACKS)} known hacks show{'s' if len(hacks) == 1 else ''}"
     if reward is not None and outcome is not None:
         text = (
-            f"**The reward rises and users are served worse.** Reward {_change(reward)}, users' outcome "
-            f"{_change(outcome)}. {named}."
+            f"**The training reward rises and users are served worse.** Training reward {_change(reward)}, "
+            f"users' outcome {_change(outcome)}. {named}."
         )
     elif outcome is not None:
         text = f"**Users are served worse.** Users' outcome {_change(outcome)}. {named}."
     elif hacks:
-        text = f"**{named}.**" + (f" Reward {_change(reward)}." if reward is not None else "")
+        text = f"**{named}.**" + (f" Training reward {_change(reward)}." if reward is not None else "")
     elif reward is not None:
-        text = f"**The reward rises and no known hack shows.** Reward {_change(reward)}."
+        text = f"**The training reward rises and no known hack shows.** Training reward {_change(reward)}."
     else:
         text = "**No known hack shows.** Nothing watched has left the level of the first cycles to its bad side."
     blind = [name for name in HACKS if name not in assessed]
