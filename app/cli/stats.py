@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from palomar.app.cli.output import Home, Json, people, print_json, print_table, table
 from palomar.app.settings import DEFAULT_HOME
+from palomar.data.config import read_config
 from palomar.data.lake import Lake
+from palomar.data.series import SeriesMapping, read_series
 from palomar.data.store.records import Statistic
 from palomar.detectors.measure import measure
 from palomar.detectors.statistics import STATISTICS
@@ -29,10 +32,17 @@ def stats(
     slice_: Annotated[list[str] | None, typer.Option("--slice", help="Only this slice; may be given again.")] = None,
     every_slice: Annotated[bool, typer.Option("--slices", help="All slices, not only `all`.")] = False,
     cycle: Annotated[list[int] | None, typer.Option("--cycle", help="Only this cycle; may be given again.")] = None,
+    series: Annotated[
+        Path | None, typer.Option(help="Print this table of aggregated figures instead (docs/series.md).")
+    ] = None,
+    mapping: Annotated[Path | None, typer.Option(help="With --series: the mapping of a JSON of another shape.")] = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
     """Print behaviour statistics with their 95 % intervals. Exits with 3 when there is nothing to measure."""
+    if series is not None:
+        _print_series(series, mapping, as_json)
+        return
     lake = Lake((home or DEFAULT_HOME) / "lake")
     cycles = lake.cycles("observations") if not cycle else list(cycle)
     points = [
@@ -51,6 +61,33 @@ def stats(
         if not as_json:
             people.print("nothing to show: " + _why(points, wanted, known, home or DEFAULT_HOME))
         raise typer.Exit(NOTHING_TO_SHOW)
+
+
+def _print_series(path: Path, mapping: Path | None, as_json: bool) -> None:
+    """A team's own aggregated figures, checked and in one shape: a share or a mean per cycle, slice and metric."""
+    rows = read_series(path, None if mapping is None else read_config(mapping, SeriesMapping)).to_pylist()
+    if as_json:
+        print_json(rows)
+        return
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        here = [row for row in rows if row["metric"] == metric]
+        cycles = sorted({row["cycle"] for row in here})
+        at = {(row["slice"], row["cycle"]): row for row in here}
+        shown = [
+            (slice_, *(_figure(at.get((slice_, cycle))) for cycle in cycles))
+            for slice_ in dict.fromkeys(row["slice"] for row in here)
+        ]
+        people.print()
+        print_table(table(("slice", *map(str, cycles)), shown, title=f"{metric}, by cycle"))
+
+
+def _figure(row: Mapping[str, Any] | None) -> float | None:
+    """The share or mean of a row; None where the series has no such row, or a share of nothing."""
+    if row is None:
+        return None
+    if row["mean"] is not None:
+        return float(row["mean"])
+    return row["count"] / row["total"] if row["total"] else None
 
 
 def _why(points: Sequence[Statistic], wanted: Sequence[str], known: set[str], home: object) -> str:

@@ -63,6 +63,18 @@ def test_ingest_says_what_it_read_and_stats_and_show_find_it_again(tmp_path: Pat
     assert {point["slice"] for point in listed} >= {"all"}
 
 
+def test_aggregated_series_are_read_and_a_row_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "series.csv"
+    table.write_text("cycle,metric,count,total\n0,edits,32,64\n1,edits,16,64\n2,edits,0,0\n", encoding="utf-8")
+    rows = json.loads(palomar("stats", "--series", table, "--json", home=tmp_path, code=0)[0])
+    assert [(row["cycle"], row["count"], row["total"]) for row in rows] == [(0, 32, 64), (1, 16, 64), (2, 0, 0)]
+    out, _ = palomar("stats", "--series", table, home=tmp_path, code=0)
+    assert out.split() == ["edits,", "by", "cycle", "slice", "0", "1", "2", "all", "0.5", "0.25", "-"]
+    table.write_text("cycle,metric,count,total\n0,edits,65,64\n", encoding="utf-8")
+    _, said = palomar("stats", "--series", table, home=tmp_path, code=2)
+    assert "series.csv:2" in said
+
+
 def test_a_damaged_line_is_reported_with_its_place_and_the_rest_is_read(tmp_path: Path) -> None:
     log = chat(tmp_path)
     log.write_bytes(log.read_bytes() + b'{"messages": [\n')

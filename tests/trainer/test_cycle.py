@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from palomar.app.loop import open_loop, run_to
+from palomar.data.errors import LedgerError
 from palomar.data.lake import Lake
 from palomar.data.store import Store
+from palomar.trainer import cycle as stages
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
+SPEC = importlib.util.spec_from_file_location("killed_runs", SCRIPT)
+assert SPEC is not None
+assert SPEC.loader is not None
+killed_runs = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(killed_runs)
 
 
 def run(home: Path, kill: str) -> int:
@@ -77,6 +87,29 @@ def test_a_run_leaves_complete_cycles_whose_samples_add_up(uninterrupted: dict[s
     # What waited in cycle 0 was settled by cycle 1, and only the last cycle may still wait.
     assert not any(row.place == "waiting" for row in uninterrupted["ledger"] if row.cycle == 0)
     assert any(row.place == "waiting" for row in uninterrupted["ledger"] if row.cycle == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+def test_a_sample_that_disappears_stops_the_cycle_until_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = stages.update
+
+    def lossy(*arguments: Any, **options: Any) -> Any:
+        done = trained(*arguments, **options)
+        return replace(done, samples=done.samples.slice(1))
+
+    with open_loop(killed_runs.SETTINGS, tmp_path) as loop:
+        monkeypatch.setattr(stages, "update", lossy)
+        with pytest.raises(LedgerError, match=r"cycle 0, .* samples were collected, but"):
+            run_to(loop, 1)
+        stopped = loop.store.cycles.get("killed", 0)
+        assert stopped is not None
+        assert stopped.status == "stopped"
+        assert "were collected, but" in (stopped.problem or "")
+        assert [stage.stage for stage in stopped.stages] == ["collect", "distil"]
+        assert loop.store.ledger.read("killed") == []
 
 
 @pytest.mark.slow
