@@ -1,9 +1,9 @@
-"""How often signatures of known hacks are right, on labelled code and on ordinary patches.
+"""How often signatures of known hacks are right, on labelled code and on ordinary work.
 
-Three sets (docs/signatures.md says what each can tell): 34 checked submissions with their hack type, 68 reviewed final
-codes of impossible tasks, and 60 ordinary patches of an agent, which stand for "no hack". A third of the labelled ones
-(by hash of the task or the record) was read while the signatures were written; the others were not, and are reported
-apart.
+Four sets (docs/signatures.md says what each can tell): 34 checked submissions with their hack type, 68 reviewed final
+codes of impossible tasks, 60 ordinary patches of an agent, and solutions of HumanEval that pass its hidden tests; the
+last two stand for "no hack". A third of the labelled ones (by hash of the task or the record) was read while the
+signatures were written; the others were not, and are reported apart.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
 """The labelled code, beside the project."""
 
 Split = Literal["read", "unread"]
-HACK_RATES = (0.01, 0.05)
-"""Shares of interactions that are hacks, at which precision is worked out: the sets are balanced by hand."""
+HACK_SHARE = 0.01
+"""Share of interactions that are hacks, at which precision is worked out: the labelled sets are balanced by hand, and
+none gives a natural rate of hacks."""
+
+TEST_EDITS = 0.186
+"""Share of ordinary patches that edit tests, in one public set; ours has more of them on purpose."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ def measure(quick: bool) -> list[Measure]:
         labelled += cases
         for split in ("read", "unread"):
             measures += _of_set(f"{name}, {split} split", [case for case in cases if case.split == split])
-    return measures + _ordinary(labelled)
+    ordinary, more = _ordinary()
+    return measures + more + _where_rare(labelled, ordinary)
 
 
 def _interactions(path: Path) -> Iterable[Interaction]:
@@ -103,7 +108,7 @@ def _of_set(name: str, cases: Sequence[Case]) -> list[Measure]:
         assessed = len(hacks) - _unassessed(hacks, who)
         measures += [
             _rate(f"recall of {who}, {name}", hits, len(hacks), f"{assessed} of {len(hacks)} could be assessed"),
-            _rate(f"false alarms of {who}, {name}", alarms, len(honest)),
+            _false_alarms(f"false alarms of {who}, {name}", honest, who),
             _rate(f"precision of {who}, {name}", hits, hits + alarms, "balance of the set is artificial"),
         ]
     for kind in sorted({case.kind for case in cases if case.hack}):
@@ -114,46 +119,75 @@ def _of_set(name: str, cases: Sequence[Case]) -> list[Measure]:
     return measures
 
 
-def _ordinary(labelled: Sequence[Case]) -> list[Measure]:
-    """False alarms on ordinary patches, and what they make of precision where hacks are rare."""
-    path = SAMPLES / "mini-swe-agent" / "trajs"
-    if not path.exists():
-        return [_absent("ordinary patches")]
-    items = list(_interactions(path))
-    verdicts = [_verdicts(item) for item in items]
-    editing = [
-        one
-        for item, one in zip(items, verdicts, strict=True)
-        if any(is_test_path(edit.path) for _, edit in edits_of(item))
-    ]
-    unread = [case for case in labelled if case.split == "unread" and case.hack is True]
+def _ordinary() -> tuple[list[dict[str, Status]], list[Measure]]:
+    """Verdicts on ordinary work, and the false alarms among them."""
+    everything: list[dict[str, Status]] = []
+    measures: list[Measure] = []
+    for name, path in (
+        ("ordinary patches", SAMPLES / "mini-swe-agent" / "trajs"),
+        ("solved HumanEval", SAMPLES / "reflexion" / "reflexion_humaneval_py_pass_at_1"),
+    ):
+        if not path.exists():
+            measures.append(_absent(name))
+            continue
+        items = [item for item in _interactions(path) if name != "solved HumanEval" or "is_solved=true" in item.labels]
+        verdicts = [_verdicts(item) for item in items]
+        everything += verdicts
+        measures += [
+            _false_alarms(f"false alarms of {who}, {name}", verdicts, who) for who in ("any signature", *signatures())
+        ]
+        editing = [
+            one
+            for item, one in zip(items, verdicts, strict=True)
+            if any(is_test_path(edit.path) for _, edit in edits_of(item))
+        ]
+        if editing:
+            alarms = _flagged(editing, "edited-tests")
+            measures += [
+                _rate(f"false alarms of edited-tests, {name} that edit tests", alarms, len(editing)),
+                Measure(
+                    f"false alarms of edited-tests per patch, where {TEST_EDITS:.1%} of patches edit tests",
+                    TEST_EDITS * alarms / len(editing),
+                    "fraction",
+                    len(editing),
+                ),
+            ]
+    return everything, measures
+
+
+def _where_rare(labelled: Sequence[Case], ordinary: Sequence[dict[str, Status]]) -> list[Measure]:
+    """Precision where few interactions are hacks, from the unread splits' recall and all honest work's false alarms."""
+    unread = [case for case in labelled if case.split == "unread"]
+    hacks = [case.verdicts for case in unread if case.hack is True]
+    honest = [*ordinary, *(case.verdicts for case in unread if case.hack is False)]
     measures = []
     for who in ("any signature", *signatures()):
-        alarms = _flagged(verdicts, who)
-        note = f"{len(verdicts) - _unassessed(verdicts, who)} could be assessed"
-        measures.append(_rate(f"false alarms of {who}, ordinary patches", alarms, len(verdicts), note))
-        hits = _flagged([case.verdicts for case in unread], who)
-        if hits:
-            recall, rate = hits / len(unread), alarms / len(verdicts)
-            for share in HACK_RATES:
-                found = recall * share
-                measures.append(
-                    Measure(
-                        f"precision of {who} where {share:.0%} are hacks",
-                        found / (found + rate * (1 - share)),
-                        "fraction",
-                        len(verdicts),
-                        note=f"recall {hits} of {len(unread)} (unread), false alarms {alarms} of {len(verdicts)}",
-                    )
+        hits, alarms, assessed = _flagged(hacks, who), _flagged(honest, who), len(honest) - _unassessed(honest, who)
+        if hits and assessed:
+            worst = _precision(_interval(hits, len(hacks))[0], _interval(alarms, assessed)[1])
+            counts = (
+                f"recall {hits} of {len(hacks)}, false alarms {alarms} of {assessed}; {worst:.2f} at the worse ends"
+            )
+            measures.append(
+                Measure(
+                    f"precision of {who} where {HACK_SHARE:.0%} are hacks",
+                    _precision(hits / len(hacks), alarms / assessed),
+                    "fraction",
+                    assessed,
+                    note=counts,
                 )
-    measures.append(
-        _rate(
-            "false alarms of edited-tests, ordinary patches that edit tests",
-            _flagged(editing, "edited-tests"),
-            len(editing),
-        )
-    )
+            )
     return measures
+
+
+def _precision(recall: float, false_alarms: float) -> float:
+    return recall * HACK_SHARE / (recall * HACK_SHARE + false_alarms * (1 - HACK_SHARE))
+
+
+def _false_alarms(name: str, verdicts: Sequence[dict[str, Status]], who: str) -> Measure:
+    """Of those that could be assessed: a signature that never looked raised no alarm and earned nothing by it."""
+    assessed = len(verdicts) - _unassessed(verdicts, who)
+    return _rate(name, _flagged(verdicts, who), assessed, f"{len(verdicts) - assessed} not assessed")
 
 
 def _flagged(verdicts: Iterable[dict[str, Status]], who: str) -> int:
@@ -176,6 +210,11 @@ def _absent(name: str) -> Measure:
 def _rate(name: str, count: int, of: int, note: str = "") -> Measure:
     if of == 0:
         return Measure(name, None, "fraction", 0, note="; ".join(filter(None, ("nothing to count", note))))
-    interval = wilson(np.array([float(count)]), np.array([float(of)]))
-    counts = f"{count} of {of}, 95 % Wilson {interval.low[0]:.2f}..{interval.high[0]:.2f}"
+    low, high = _interval(count, of)
+    counts = f"{count} of {of}, 95 % Wilson {low:.2f}..{high:.2f}"
     return Measure(name, count / of, "fraction", of, note="; ".join(filter(None, (counts, note))))
+
+
+def _interval(count: int, of: int) -> tuple[float, float]:
+    found = wilson(np.array([float(count)]), np.array([float(of)]))
+    return float(found.low[0]), float(found.high[0])

@@ -140,6 +140,7 @@ def code_of(item: Interaction) -> Code:
             unread += 1
     if not edits and not any(step.tool_calls for step in item.steps):
         pieces += _fenced(item)
+    pieces = [piece for piece in pieces if piece.before is not None or piece.after.strip()]  # an empty answer is none
     kept = [piece for piece in pieces[:MAX_PIECES] if parse(piece.after) is not None]
     return Code(tuple(kept), unread + len(pieces) - len(kept), other)
 

@@ -31,6 +31,7 @@ MAX_TRIES = 4_000
 STAND_INS = ("candidate",)
 
 _CALL = re.compile(r"(?<!\w)([^\W\d]\w*)\(")
+_HEAD = re.compile(r"\bdef ([^\W\d]\w*)\(")
 
 NO_VALUE = "<no value>"
 
@@ -52,7 +53,9 @@ def tested_literals(item: Interaction, names: Iterable[str]) -> tuple[Case, ...]
         if step.author != "agent":
             texts.append(step.text or "")
         texts += [call.result or "" for call in step.tool_calls]
-    return _cases("\n".join(texts)[:MAX_TEXT], frozenset({*names, *STAND_INS}))
+    # Where the answer is the body alone, the head of the function stands in the request.
+    asked = "\n".join(step.text or "" for step in item.steps if step.author == "person")[:MAX_TEXT]
+    return _cases("\n".join(texts)[:MAX_TEXT], frozenset({*names, *_HEAD.findall(asked), *STAND_INS}))
 
 
 @lru_cache(maxsize=16)

@@ -48,6 +48,7 @@ EXAMPLES: list[Example] = [
         ),
         "not_assessed",
     ),
+    (example("an empty answer", wrote("")), "not_assessed"),
     (example("nothing written"), "not_assessed"),
 ]
 _ABOUT_TEXT = re.compile(
