@@ -22,7 +22,7 @@ from palomar.app.console.options import HOST, PORT
 from palomar.app.settings import DEFAULT_HOME
 from palomar.data.errors import ConfigError
 
-START_S = 60
+START_S = 120
 """How long the console may take to answer; a crowded machine needs several times the usual two seconds."""
 LOG_TAIL = 2_000
 """Characters of its log that are shown when it ends by itself."""

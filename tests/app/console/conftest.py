@@ -26,6 +26,8 @@ from palomar.reward.spec import bundled_text, parse_spec, version
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 CYCLES, REQUESTS = 8, 120
+PATIENCE_S = 180
+"""A page takes a second; a machine on which others work as well may take its time."""
 RUN = "seeded"
 UI = Path(frame.__file__).with_name("ui.py")
 
@@ -231,7 +233,7 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
             config.set_option(name, value == "true")
 
     def run(home: Path, name: str = "overview", **query: str) -> AppTest:
-        app = AppTest.from_file(str(UI), default_timeout=30)
+        app = AppTest.from_file(str(UI), default_timeout=PATIENCE_S)
         if name != "overview":
             # Only a first run lets AppTest know the pages; on an empty home it costs the least.
             monkeypatch.setenv(options.HOME_VARIABLE, str(tmp_path / "empty"))

@@ -17,7 +17,7 @@ from palomar.app.cli import console
 from palomar.app.console import options
 from palomar.data.errors import ConfigError
 
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 @pytest.fixture
