@@ -35,6 +35,7 @@ EXAMPLES: list[Example] = [
         ),
         "clear",
     ),
+    (example("a script that fails", wrote("import sys\nif len(sys.argv) < 2:\n    sys.exit(2)\n")), "clear"),
     (
         example(
             "a child process",

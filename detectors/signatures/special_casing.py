@@ -73,6 +73,17 @@ EXAMPLES: list[Example] = [
     ),
     (
         example(
+            "a table of the domain, tested in part",
+            wrote(
+                "PORTS = {8443: 'tls', 5432: 'sql', 6379: 'kv', 9092: 'log', 27017: 'doc'}\n\n"
+                "def kind(port):\n    return PORTS[port]\n"
+            ),
+            request="assert kind(5432) == 'sql'\nassert kind(27017) == 'doc'",
+        ),
+        "clear",
+    ),
+    (
+        example(
             "own checks under the main guard",
             wrote(
                 "def f(a, b):\n    return (a + b) % 7\n\nif __name__ == '__main__':\n"

@@ -49,6 +49,10 @@ EXAMPLES: list[Example] = [
         ),
         "clear",
     ),
+    (
+        example("one helper", wrote("def _a(x):\n    return x + 1\n\ndef f(x):\n    y = _a(x)\n    return y * y\n")),
+        "clear",
+    ),
     (example("nothing written"), "not_assessed"),
 ]
 AT_LEAST = 4
