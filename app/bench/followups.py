@@ -7,7 +7,7 @@ from pathlib import Path
 from palomar.app.bench import Measure
 from palomar.data.followups.evaluation import evaluate
 
-SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
+SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
 """The labelled follow-ups, beside the project."""
 
 PRECISION_AIM, RECALL_AIM = 0.85, 0.6
