@@ -8,6 +8,7 @@ what an uninterrupted one would have.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,16 @@ class Loop:
             self._loaded = self.checkpoints.load(checkpoint, self.policy)
         return self._loaded
 
+    def pupil(self, checkpoint: str) -> Policy:
+        """The policy of a checkpoint, to be trained: no longer in memory under its name, whatever comes of it."""
+        policy = self.agent(checkpoint)
+        self._loaded = None
+        return policy
+
+    def keep(self, policy: Policy) -> None:
+        """Has a policy in memory under the name it was saved by."""
+        self._loaded = policy
+
     def stage_seed(self, cycle: int, stage: str) -> int:
         """Seed of one stage of one cycle: independent of which stages ran before it in this process."""
         return int(content_id(str(self.seed), str(cycle), stage)[:8], 16)
@@ -179,7 +190,7 @@ def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
     offered = _offered(loop, cycle)
     ids, cycles = offered["interaction_id"].to_pylist(), offered["cycle"].unique().to_pylist()
     batch = build_batch(sampled_from(loop.lake, ids, cycles), offered, cycle, loop.advantage)
-    policy = loop.agent(champion)  # becomes the candidate: saving it gives it a new id
+    policy = loop.pupil(champion)
     updated = update(
         policy,
         loop.base,
@@ -195,6 +206,7 @@ def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
         saved = loop.checkpoints.save(policy, updated.optimizer_state, parent=champion, cycle=cycle)
         register(loop.store, loop.run_id, saved, parent=champion, cycle=cycle)
         candidate = saved.checkpoint_id
+        loop.keep(policy)
     return {"candidate": candidate, **updated.report.as_dict()}
 
 
@@ -362,7 +374,10 @@ def _evaluations(loop: Loop, checkpoint: str) -> dict[str, Evaluation]:
         ran = evaluate(agent, missing, seed=loop.stage_seed(0, "evaluate"), n=loop.evaluation.tasks)
         for name, evaluation in ran.items():
             temporary = folder / f".{name}.tmp"
-            temporary.write_text(evaluation.to_json(), encoding="utf-8")
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(evaluation.to_json())
+                file.flush()
+                os.fsync(file.fileno())
             temporary.rename(paths[name])
         found |= ran
     return found
