@@ -11,6 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.cli.stats import print_measured
 from palomar.app.settings import DEFAULT_HOME, reward_spec
+from palomar.app.visible import visible
 from palomar.data.facts import facts
 from palomar.data.followups import FollowUpClassifier
 from palomar.data.ingest import IngestReport, ingest
@@ -106,7 +107,7 @@ def _print(report: IngestReport) -> None:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in report.quarantined.items())
         people.print(f"\nquarantined: {kinds}")
         for entry in report.entries[:SHOWN]:
-            people.print(f"  {entry.kind}: {entry}")
+            people.print(f"  {entry.kind}: {visible(str(entry))}", soft_wrap=True)
         if len(report.entries) > SHOWN:
             people.print(f"  ... all of them: {report.quarantine_file}")
 

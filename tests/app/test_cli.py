@@ -99,8 +99,10 @@ def test_nothing_to_answer_from_is_3_and_an_error_is_2(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     palomar("ingest", empty, "--no-classify", home=home, code=3)
-    _, said = palomar("ingest", tmp_path / "nowhere", home=home, code=2)
-    assert "nowhere" in said
+    said, _ = palomar("ingest", tmp_path / "nowhere", "--no-classify", home=home, code=3)
+    assert "nowhere: [Errno 2] No such file or directory" in said
+    _, said = palomar("ingest", empty, "--format", "nothing", home=home, code=2)
+    assert "no format 'nothing'" in said
     out, said = palomar("show", "unknown-id", "--json", home=home, code=2)
     assert json.loads(out)["error"]["kind"] == "LakeError"
     assert "unknown-id" in said

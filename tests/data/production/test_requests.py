@@ -99,7 +99,8 @@ def test_the_teacher_is_as_good_as_the_trials_base(many):
             functions.append(1 + completion.patch.helpers)
     assert [mean(right[level]) for level in range(3)] == pytest.approx([0.82, 0.53, 0.29], abs=0.04)
     assert [mean(asked[level]) for level in range(3)] == pytest.approx([0.11, 0.12, 0.25], abs=0.03)
-    assert mean(broken) == pytest.approx(0.025, abs=0.008)
+    # More often than the trial's (.025), so that every seed has some to learn from.
+    assert mean(broken) == pytest.approx(0.04, abs=0.008)
     assert mean(functions) == pytest.approx(1.6, abs=0.1)
 
 
