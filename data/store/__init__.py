@@ -14,7 +14,7 @@ from palomar.data.errors import StoreError
 from palomar.data.store.checkpoints import Checkpoints, Evaluations
 from palomar.data.store.database import Database, locate
 from palomar.data.store.decisions import Decisions
-from palomar.data.store.intake import Ingests, Quarantine
+from palomar.data.store.intake import Quarantine
 from palomar.data.store.ledger import Ledger
 from palomar.data.store.migrate import bring_up_to_date, version_of
 from palomar.data.store.records import Health
@@ -42,7 +42,6 @@ class Store:
         self.ledger = Ledger(database)
         self.statistics = Statistics(database)
         self.quarantine = Quarantine(database)
-        self.ingests = Ingests(database)
 
     @classmethod
     def open(cls, url: str | None, home: Path) -> Self:

@@ -203,21 +203,6 @@ class Sighting(Base):
     at: Mapped[datetime] = mapped_column(primary_key=True)
 
 
-class Ingest(Base):
-    """See `records.Ingest`."""
-
-    __tablename__ = "ingests"
-    sha256: Mapped[str] = _key()
-    size: Mapped[int] = mapped_column(primary_key=True)
-    format: Mapped[str] = _key()
-    path: Mapped[str]
-    read: Mapped[int]
-    new: Mapped[int]
-    known: Mapped[int]
-    quarantined: Mapped[int]
-    at: Mapped[datetime]
-
-
 class Statistic(Base):
     """See `records.Statistic`.
 

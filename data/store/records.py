@@ -185,22 +185,6 @@ class QuarantineEntry(QuarantinedRow):
 
 
 @dataclass(frozen=True)
-class Ingest:
-    """One file that was read with one format, and what came of it; a later reading of the same bytes adds none."""
-
-    sha256: str
-    size: int
-    format: str
-    path: str
-    read: int
-    """Native records read; ``read`` = ``new`` + ``known`` + ``quarantined``."""
-    new: int
-    known: int
-    quarantined: int
-    at: datetime
-
-
-@dataclass(frozen=True)
 class Statistic:
     """One behaviour statistic in one slice of one cycle."""
 

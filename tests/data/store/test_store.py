@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from palomar.data.errors import StoreError
 from palomar.data.store import Store
-from palomar.data.store.records import Evaluation, Ingest, LedgerRow, QuarantinedRow, Statistic
+from palomar.data.store.records import Evaluation, LedgerRow, QuarantinedRow, Statistic
 from palomar.data.store.runs import STAGES
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -299,7 +299,7 @@ def test_latest_decisions_come_newest_first(store: Store) -> None:
     assert [made.candidate for made in store.decisions.latest("demo", count=2)] == ["c2", "c1"]
 
 
-# --- ledger, quarantine, ingests
+# --- ledger, quarantine
 
 
 def test_ledger_of_a_cycle_is_replaced_whole(store: Store) -> None:
@@ -332,18 +332,6 @@ def test_quarantine_counts_ingestions_not_writes(store: Store) -> None:
     assert [e.content_id for e in store.quarantine.latest(count=10, kind="x")] == ["q2"]
     assert [e.content_id for e in store.quarantine.latest(count=1)] == ["q1"]
     assert store.quarantine.by_kind() == {"invalid": 1, "x": 1}
-
-
-def test_first_reading_of_a_file_stands(store: Store) -> None:
-    first = Ingest("aa", 10, "trl", "a.parquet", read=7, new=4, known=1, quarantined=2, at=NOW)
-    assert store.ingests.record(first) == first
-    later = replace(first, path="copy.parquet", new=0, known=5, at=NOW + timedelta(days=1))
-    assert store.ingests.record(later) == first
-    other = replace(later, format="verl")
-    assert store.ingests.record(other) == other
-    assert store.ingests.get("aa", 10, "trl") == first
-    assert store.ingests.get("aa", 11, "trl") is None
-    assert store.ingests.latest(count=5) == [other, first]
 
 
 # --- statistics
@@ -459,16 +447,6 @@ def test_decisions_come_back_as_written(
     written = store.decisions.record("demo", name, **given)
     assert (list(written.reasons), written.evidence, written.policy) == (reasons, evidence, policy)
     assert store.decisions.record("demo", name, **given) == store.decisions.get("demo", name) == written
-
-
-@ON_ONE_STORE
-@given(path=TEXTS, at=MOMENTS, counts=st.tuples(WHOLES, WHOLES, WHOLES, WHOLES))
-def test_ingests_come_back_as_written(store: Store, path: str, at: datetime, counts: tuple[int, ...]) -> None:
-    row = Ingest(f"{next(_serial)}", 1, path, path, *counts, at=at)
-    assert store.ingests.record(row) == row
-    read = store.ingests.get(row.sha256, 1, path)
-    assert read == row
-    assert read.at.tzinfo is UTC
 
 
 @ON_ONE_STORE

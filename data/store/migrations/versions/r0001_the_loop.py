@@ -11,19 +11,6 @@ down_revision = None
 
 def upgrade() -> None:
     op.create_table(
-        "ingests",
-        sa.Column("sha256", KEY, nullable=False),
-        sa.Column("size", WHOLE, nullable=False),
-        sa.Column("format", KEY, nullable=False),
-        sa.Column("path", WORDS, nullable=False),
-        sa.Column("read", WHOLE, nullable=False),
-        sa.Column("new", WHOLE, nullable=False),
-        sa.Column("known", WHOLE, nullable=False),
-        sa.Column("quarantined", WHOLE, nullable=False),
-        sa.Column("at", MOMENT, nullable=False),
-        sa.PrimaryKeyConstraint("sha256", "size", "format", name=op.f("pk_ingests")),
-    )
-    op.create_table(
         "quarantine",
         sa.Column("content_id", KEY, nullable=False),
         sa.Column("source", WORDS, nullable=False),
