@@ -114,8 +114,9 @@ class Lake:
     def append_interactions(self, records: Sequence[Interaction], cycle: int | None) -> Appended:
         """Store interactions of one cycle; those already stored with the same content are left alone.
 
-        Content is all of the record except where it was read from (``origin``, ``origin_record``) and the labels a
-        classifier put on follow-ups, so that logs may be moved and classed anew.
+        Content is all of the record except where it was read from (``origin``, ``origin_record``), the cycle that took
+        it in, and the labels a classifier put on follow-ups: logs may be moved, read again by a later cycle and classed
+        anew. An interaction stays in the cycle that stored it first.
 
         Raises ConflictError when an id is stored (or comes twice in ``records``) with other content, and LakeError when
         a record belongs to another cycle or cannot be stored; nothing is written then.
@@ -385,9 +386,9 @@ def _storable(what: str) -> Iterator[None]:
 
 
 def _content(record: Interaction) -> Interaction:
-    """The record without where it was read from and without classifiers' labels; equal means the same content."""
+    """The record without where and in which cycle it was read, and without classifiers' labels."""
     feedback = tuple(_unclassified(item) for item in record.feedback)
-    return record.model_copy(update={"origin": "", "origin_record": None, "feedback": feedback})
+    return record.model_copy(update={"origin": "", "origin_record": None, "cycle": None, "feedback": feedback})
 
 
 def _unclassified(item: Feedback) -> Feedback:

@@ -386,3 +386,9 @@ def _source() -> str:
     import palomar
 
     return str(Path(palomar.__file__).parents[1])
+
+
+def test_an_interaction_that_a_later_cycle_reads_again_stays_in_its_first(lake: Lake) -> None:
+    lake.append_interactions([interaction("a", cycle=3)], 3)
+    assert lake.append_interactions([interaction("a", cycle=4)], 4) == Appended(new=0, known=1)
+    assert lake.scan("interactions", ["cycle"]).to_pylist() == [{"cycle": 3}]
