@@ -71,13 +71,15 @@ def ingest_command(
 
         report = ingest(paths, lake, format=format, cycle=cycle, classify=classifier, progress=tell)
         progress.update(task, description="deriving facts and statistics")
-        touched = [each for each in lake.cycles("interactions") if each is None or cycle in (None, each)]
-        for each in touched:
+        with Store.open(store_url, place) as store:
+            store.quarantine.record([_row(entry) for entry in report.entries], at=began)
+            # A run distils its own cycles, by its own reward and clock.
+            of_runs = {each.cycle for run in store.runs.read() for each in store.cycles.read(run.run_id)}
+        derived = [each for each in lake.cycles("interactions") if each not in of_runs]
+        for each in derived:
             known = facts(lake, each, began)
             lake.write_observations(score_logged(known) if spec is None else score(known, spec, began), each)
-        measured = measure(lake, cycles=touched) if report.interactions else []
-    with Store.open(store_url, place) as store:
-        store.quarantine.record([_row(entry) for entry in report.entries], at=began)
+        measured = measure(lake, cycles=derived) if report.interactions else []
     if as_json:
         print_json(
             {

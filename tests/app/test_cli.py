@@ -7,12 +7,19 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import typer.main
 
 from palomar.app.cli import app
+from palomar.data.facts import facts
+from palomar.data.lake import Lake
+from palomar.data.schema import Interaction, Step
+from palomar.data.store import Store
+from palomar.reward.scoring import score
+from palomar.reward.spec import bundled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,6 +89,23 @@ def test_a_damaged_line_is_reported_with_its_place_and_the_rest_is_read(tmp_path
     assert "chats.jsonl:2" in out
     assert "damaged 1" in out
     assert "1 new" in out
+
+
+def test_ingest_leaves_the_cycles_of_a_run_as_the_run_scored_them(tmp_path: Path) -> None:
+    home, now = tmp_path / "home", datetime(2026, 1, 5, tzinfo=UTC)
+    lake = Lake(home / "lake")
+    steps = (Step(author="person", role="user", text="hi"), Step(author="agent", role="assistant", text="done"))
+    lake.append_interactions([Interaction(interaction_id="a", source="s", origin="o", cycle=0, steps=steps)], 0)
+    lake.write_observations(score(facts(lake, 0, now), bundled("sound"), now), 0)
+    with Store.open(None, home) as store:
+        store.runs.add("r", name="r", seed=0, config={})
+        store.cycles.start("r", 0)
+    columns = ["interaction_id", "reward_version", "reward_status", "as_of"]
+    scored = lake.scan("observations", columns, cycles=[0]).to_pylist()
+    assert scored[0]["reward_version"] is not None
+    palomar("ingest", chat(tmp_path), "--no-classify", "--json", home=home, code=0)
+    assert lake.scan("observations", columns, cycles=[0]).to_pylist() == scored
+    assert lake.cycles("observations") == (0, None)
 
 
 def test_hostile_text_is_shown_as_text_without_control_characters(tmp_path: Path) -> None:
@@ -180,7 +204,5 @@ def test_the_demo_ends_with_a_summary_and_0(tmp_path: Path) -> None:
 
 
 def _only_id(home: Path) -> str:
-    from palomar.data.lake import Lake
-
     (found,) = Lake(home / "lake").scan("interactions", ["interaction_id"])["interaction_id"].to_pylist()
     return str(found)
