@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Literal
+
+SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
+"""Real labelled logs, beside the project; a benchmark that needs them says so where they are absent."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from palomar.app.bench import Measure
+from palomar.app.bench import SAMPLES, Measure
 from palomar.data.followups.evaluation import evaluate
-
-SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
-"""The labelled follow-ups, beside the project."""
 
 PRECISION_AIM, RECALL_AIM = 0.85, 0.6
 """Aims for ``dissatisfied`` over both sources: a wrong complaint misleads a reward more than a missed one."""

@@ -17,15 +17,12 @@ from typing import Literal
 
 import numpy as np
 
-from palomar.app.bench import Measure
+from palomar.app.bench import SAMPLES, Measure
 from palomar.data.schema import Interaction
 from palomar.data.sources import read_path
 from palomar.detectors.intervals import wilson
 from palomar.detectors.signature import Status, assess, signatures
 from palomar.detectors.signatures._code import edits_of, is_test_path
-
-SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
-"""The labelled code, beside the project."""
 
 Split = Literal["read", "unread"]
 HACK_SHARE = 0.01
