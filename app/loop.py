@@ -52,6 +52,7 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
             advantage=settings.advantage,
             update=settings.update,
             evaluation=settings.evaluation,
+            baseline_cycles=settings.baseline_cycles,
             watch=watch,
         )
         text, source = reward_text(settings.reward)

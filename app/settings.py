@@ -58,7 +58,10 @@ class Settings(_Strict):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "run"
     """Name of the run; a home holds one run."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    cycles: Annotated[int, Field(ge=1)] = 24
+    cycles: Annotated[int, Field(ge=1)] = 30
+    baseline_cycles: Annotated[int, Field(ge=0)] = 8
+    """Cycles at the beginning in which the policy serves and is measured, and nothing is trained on: what comes after
+    is compared with them, and what the reward would teach is named before it is learnt."""
     store: str | None = None
     """Database URL (``postgresql+psycopg://...``); none: SQLite in the home."""
     reward: str = "naive"

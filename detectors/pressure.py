@@ -33,7 +33,7 @@ from palomar.data.observations import BEHAVIOUR, OBSERVATIONS
 from palomar.detectors.cube import BANDS
 from palomar.detectors.measure import ALL
 from palomar.detectors.statistics import STATISTICS, Statistic
-from palomar.reward.charges import COLUMNS, OUTCOME, Signals, outcome_signal, reward_signals
+from palomar.reward.charges import BASELINE, COLUMNS, OUTCOME, Signals, outcome_signal, reward_signals
 from palomar.reward.contexts import FOLDS, THIN, Context, Regressors, Strata, merged
 from palomar.reward.pressure import Behaviours, pressure
 from palomar.reward.scoring import contributions
@@ -260,6 +260,8 @@ def _rows(lake: Lake, cycles: Sequence[int | None], statistics: Sequence[Statist
 def _decisions(lake: Lake, cycles: Sequence[int | None]) -> pa.Table:
     """The trainer's word on every sample of the updates that were offered one of these cycles: trained on, or its last.
 
+    It has none on a cycle that was only watched; what it would have made of it is rebuilt.
+
     With the columns interaction_id, sampled_cycle and SAMPLE_COLUMNS.
     """
     numbered = [cycle for cycle in cycles if cycle is not None]
@@ -270,8 +272,10 @@ def _decisions(lake: Lake, cycles: Sequence[int | None]) -> pa.Table:
             trained, reason
         FROM offered
         WHERE cycle IN (SELECT o.cycle FROM offered AS o JOIN wanted ON o.sampled_cycle = wanted.cycle)
+            AND sampled_cycle NOT IN (SELECT sampled_cycle FROM offered WHERE reason = ? AND sampled_cycle IS NOT NULL)
         QUALIFY row_number() OVER (PARTITION BY interaction_id ORDER BY trained DESC, cycle DESC) = 1
         """,
+        [BASELINE],
         offered=lake.scan("samples", _OFFERED, cycles=updates),
         wanted=pa.table({"cycle": pa.array(numbered, pa.int32())}),
     )

@@ -37,6 +37,8 @@ REWARD, OUTCOME, UNATTRIBUTED = "reward", "outcome", "term:unattributed"
 WAITING = "reward_waiting"
 NOT_UPDATED = "not_updated"
 """Reason of samples that counted in a batch whose update was given up."""
+BASELINE = "baseline"
+"""Reason of samples of cycles that are only watched, before training begins: nobody has decided what they are worth."""
 NO_REASON = "no_reason"
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
 """Rewards that differ by less than this share of their size are equal, as the trainer has it."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from palomar.data.lake import Lake
 from palomar.data.schema import Interaction
+from palomar.reward.charges import BASELINE
 from palomar.trainer.advantages import Status, advantages
 from palomar.trainer.config import AdvantageConfig
 
@@ -73,16 +74,20 @@ def build_batch(
     observations: pa.Table,
     cycle: int,
     config: AdvantageConfig,
+    baseline_cycles: int = 0,
 ) -> TrainingBatch:
     """Joins by ``interaction_id``: one sample per observation. `cycle` is the one that trains now.
 
     Observations may reach back (samples that waited for feedback); those older than ``config.max_lag`` are barred as
-    ``stale`` before any baseline is taken. Raises KeyError where an observation has no interaction.
+    ``stale`` before any baseline is taken, and those of the first ``baseline_cycles``, which are only watched, as
+    ``baseline``. Raises KeyError where an observation has no interaction.
     """
     by_id = {item.interaction_id: item for item in sampled}
     ordered = [by_id[interaction_id] for interaction_id in observations["interaction_id"].to_pylist()]
     barred = {
-        item.interaction_id: reason for item in ordered if (reason := _bar(item, cycle, config.max_lag)) is not None
+        item.interaction_id: reason
+        for item in ordered
+        if (reason := _bar(item, cycle, config.max_lag, baseline_cycles)) is not None
     }
     result = advantages(observations, config, barred=barred)
     samples = tuple(
@@ -140,10 +145,12 @@ def sampled_from(lake: Lake, interaction_ids: Sequence[str], cycles: Sequence[in
     ]
 
 
-def _bar(item: Sampled, cycle: int, max_lag: int) -> str | None:
+def _bar(item: Sampled, cycle: int, max_lag: int, baseline_cycles: int) -> str | None:
     """Why a sample cannot be trained on, whatever its reward."""
     if item.cycle is None:
         return "unknown_policy"
+    if item.cycle < baseline_cycles:
+        return BASELINE
     if cycle - item.cycle > max_lag:
         return "stale"
     if all(logprob is None for logprob in item.logprobs):

@@ -93,6 +93,8 @@ class Loop:
     advantage: AdvantageConfig
     update: UpdateConfig
     evaluation: EvaluationConfig
+    baseline_cycles: int = 0
+    """Cycles at the beginning in which the base serves and is measured, and nothing is trained on."""
     watch: Callable[[Moment], None] = lambda moment: None
     _loaded: Policy | None = None
     """The policy in memory: a candidate is evaluated, serves and is trained on without being read again."""
@@ -189,7 +191,7 @@ def train(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
     """All weights are updated on this cycle and on what late feedback settled; every sample is accounted for."""
     offered = _offered(loop, cycle)
     ids, cycles = offered["interaction_id"].to_pylist(), offered["cycle"].unique().to_pylist()
-    batch = build_batch(sampled_from(loop.lake, ids, cycles), offered, cycle, loop.advantage)
+    batch = build_batch(sampled_from(loop.lake, ids, cycles), offered, cycle, loop.advantage, loop.baseline_cycles)
     policy = loop.pupil(champion)
     updated = update(
         policy,
@@ -249,7 +251,7 @@ def evaluate_candidate(loop: Loop, candidate: str | None, champion: str) -> dict
 def decide(loop: Loop, cycle: int, candidate: str | None, champion: str) -> dict[str, Any]:
     """The gate's word on the candidate, which stands."""
     if candidate is None:
-        return {"verdict": "hold", "reasons": ["nothing_learnt"]}
+        return {"verdict": "hold", "reasons": ["baseline" if cycle < loop.baseline_cycles else "nothing_learnt"]}
     decision = loop.gate.decide(Evidence(_evaluations(loop, candidate), _evaluations(loop, champion)))
     loop.store.decisions.record(
         loop.run_id,

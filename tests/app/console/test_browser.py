@@ -186,4 +186,5 @@ def test_a_click_is_answered_within_a_second(console: str, visit: Visit) -> None
         page.get_by_role("option", name=name, exact=True).click()
         page.locator(f".st-key-group-{name}").wait_for()
         elapsed.append(time.perf_counter() - began)
+        settle(page)  # while a page is drawn anew, its widgets are there twice
     assert sorted(elapsed)[0] < 5.0, elapsed

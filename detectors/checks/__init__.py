@@ -1,0 +1,1 @@
+"""Detectors, one file each; see `palomar.detectors.detector`."""
