@@ -27,6 +27,7 @@ SETTINGS = Settings(
     name="killed",
     seed=5,
     cycles=CYCLES,
+    baseline_cycles=0,
     source=SimulatedSource(kind="simulated", requests=48, production=ProductionConfig(workers=1)),
     evaluation=EvaluationConfig(tasks=32),
     gate=GateConfig(min_tasks=5),

@@ -16,6 +16,9 @@ from palomar.app.loop import open_loop, run_to
 from palomar.data.errors import LedgerError
 from palomar.data.lake import Lake
 from palomar.data.store import Store
+from palomar.detectors.pressure import pressures
+from palomar.reward import versions
+from palomar.reward.spec import version
 from palomar.trainer import cycle as stages
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
@@ -87,6 +90,28 @@ def test_a_run_leaves_complete_cycles_whose_samples_add_up(uninterrupted: dict[s
     # What waited in cycle 0 was settled by cycle 1, and only the last cycle may still wait.
     assert not any(row.place == "waiting" for row in uninterrupted["ledger"] if row.cycle == 0)
     assert any(row.place == "waiting" for row in uninterrupted["ledger"] if row.cycle == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+def test_nothing_is_learnt_in_the_baseline_and_what_it_would_teach_is_known(tmp_path: Path) -> None:
+    settings = killed_runs.SETTINGS.model_copy(update={"baseline_cycles": 1})
+    with open_loop(settings, tmp_path) as loop:
+        run_to(loop, 2)
+        watched, learnt = loop.store.cycles.read("killed")
+        offered = loop.lake.scan("samples", ["cycle", "sampled_cycle", "trained", "reason"]).to_pylist()
+        spec = versions.effective(loop.store, "killed", 0)
+        pushed = pressures(loop.lake, [0], {version(spec): spec}).to_pylist()
+        verdicts = [decision.verdict for decision in loop.store.decisions.latest("killed", count=5)]
+    assert watched.checkpoint_id == learnt.checkpoint_id
+    assert [stage.detail["reasons"] for stage in watched.stages if stage.stage == "decide"] == [["baseline"]]
+    assert len(verdicts) == 1  # on the candidate of cycle 1
+    # Samples of the baseline that settle later are no samples of a policy in training either.
+    assert {row["trained"] for row in offered if row["sampled_cycle"] == 0} == {False}
+    assert "baseline" in {row["reason"] for row in offered if row["cycle"] == 1 and row["sampled_cycle"] == 0}
+    assert any(row["trained"] for row in offered if row["sampled_cycle"] == 1)
+    # Nobody trained on them, and still it is known what training would have made of them.
+    assert any(row["kind"] == "reward" and row["value"] for row in pushed)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from palomar.app.console import driving
 
@@ -94,9 +94,9 @@ def test_the_overview_is_drawn_under_the_policy_and_asks_nothing_of_others(conso
     assert "unsafe-eval" not in policy
     assert "script-src 'self' 'sha256-" in policy
     settle(visit.page)
-    assert visit.page.get_by_text("known hacks show").count() == 1
+    expect(visit.page.get_by_text("known hacks show")).to_have_count(1)
     # Charts are drawn: Vega works without eval, which the policy forbids.
-    assert visit.page.get_by_test_id("stVegaLiteChart").count() == 2
+    expect(visit.page.get_by_test_id("stVegaLiteChart")).to_have_count(2)
     assert (
         visit.page.locator("[data-testid=stVegaLiteChart] svg path, [data-testid=stVegaLiteChart] canvas").count() > 0
     )
@@ -126,7 +126,7 @@ def test_from_a_sentence_to_its_chart_to_a_trajectory_and_back(console: str, vis
     page.get_by_text("Back to the list of cycle 7").wait_for()
     settle(page)
     assert "id=seed-7-000" in page.evaluate("location.href")
-    assert page.get_by_text("Totals are off by one in core.py").count() == 1
+    expect(page.get_by_text("Totals are off by one in core.py")).to_have_count(1)
     page.get_by_role("link", name="Back to the list of cycle 7").click()
     page.get_by_text("120 interactions in cycle 7").wait_for()
     assert visit.complaints() == []
@@ -159,7 +159,7 @@ def test_hostile_text_neither_runs_nor_fetches(log_console: str, visit: Visit, h
     assert "Palomar" in page.title() or "Trajectory" in page.title()
     page.goto(f"{log_console}/behaviour?slice=%21%5Bx%5D%28http%3A%2F%2Fbeacon.invalid%2Fx.png%29")
     settle(page)
-    assert page.get_by_text("There is no slice").count() == 1
+    expect(page.get_by_text("There is no slice")).to_have_count(1)
     assert visit.outside(log_console) == []
     # Stopped by what the pages say, not only by the policy: it had nothing to refuse.
     assert not any("Content Security Policy" in text for text in visit.errors)
