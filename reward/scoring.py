@@ -64,16 +64,10 @@ def score(facts: pa.Table, spec: RewardSpec, as_of: datetime | None = None) -> p
         _check_as_of(facts, as_of)
     rows = Rows(facts)
     scores = {term.name: term_scores(rows, term) for term in spec.terms}
-    reward = _nothing_applies(_total(spec.terms, scores), spec.nothing_applies)
-    included, exclusion = _inclusion(rows, spec.inclusion, reward.status)
     outcome, outcome_status = _outcome(rows, spec)
-    columns: dict[str, pa.Array] = {
+    columns = {
         "reward_version": _constant(version(spec), len(rows)),
-        "reward": _numbers(reward.value),
-        "reward_status": _words(STATUSES, reward.status),
-        "reward_reason": reward.reason,
-        "included": included,
-        "exclusion": exclusion,
+        **paid(rows, spec, scores),
         "outcome": outcome,
         "outcome_status": outcome_status,
     }
@@ -82,6 +76,19 @@ def score(facts: pa.Table, spec: RewardSpec, as_of: datetime | None = None) -> p
         table = table.append_column(f"term:{name}", _numbers(term.value))
         table = table.append_column(f"status:{name}", _words(STATUSES, term.status))
     return table
+
+
+def paid(rows: Rows, spec: RewardSpec, scores: dict[str, TermScores]) -> dict[str, pa.Array]:
+    """The columns of the reward and of the inclusion, from what each term of the spec says about the rows."""
+    reward = _nothing_applies(_total(spec.terms, scores), spec.nothing_applies)
+    included, exclusion = _inclusion(rows, spec.inclusion, reward.status)
+    return {
+        "reward": _numbers(reward.value),
+        "reward_status": _words(STATUSES, reward.status),
+        "reward_reason": reward.reason,
+        "included": included,
+        "exclusion": exclusion,
+    }
 
 
 def score_logged(facts: pa.Table) -> pa.Table:
