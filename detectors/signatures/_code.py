@@ -10,8 +10,8 @@ when the text before holds no equal line, so moved code is old; a line that repe
 from __future__ import annotations
 
 import ast
+import os
 import re
-import textwrap
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -159,16 +159,34 @@ def _fenced(item: Interaction) -> Iterator[Piece]:
 def parse(text: str) -> ast.Module | None:
     """A text as Python, or None. Lines keep their numbers; a fragment from inside a block is read too.
 
-    Tried are the text, the text without its common indent, and that text with the lines before its first
-    well-indented one blanked or its broken end cut off: a hunk starts and ends anywhere.
+    Tried are the text, the text with every line as far out as the lines up to it allow (`_levelled`), and that text
+    with its broken start blanked or its broken end cut off: a hunk starts and ends anywhere.
     """
     if len(text) > MAX_CODE:
         return None
     tree = _parsed(text)
     if tree is not None:
         return tree
-    plain = textwrap.dedent(text)
+    plain = _levelled(text)
     return _parsed(plain) or _trimmed(plain)
+
+
+def _levelled(text: str) -> str:
+    """Each line without the indent that it shares with all lines before it.
+
+    A hunk that starts deep inside a function and goes on to the next one then reads as statements followed by a
+    function; without a common indent nothing else would keep what leads up to it.
+    """
+    shared: str | None = None
+    lines = []
+    for line in re.split(r"(?<=\n)|(?<=\r)(?!\n)", text):
+        bare = line.lstrip(" \t")
+        if bare.strip():
+            indent = line[: len(line) - len(bare)]
+            shared = indent if shared is None else os.path.commonprefix([shared, indent])
+            line = line[len(shared) :]
+        lines.append(line)
+    return "".join(lines)
 
 
 def _trimmed(text: str) -> ast.Module | None:
@@ -196,7 +214,7 @@ def _trimmed(text: str) -> ast.Module | None:
             lines[number - 1 :] = []
         else:
             lines[:number] = [""] * number
-        lines = textwrap.dedent("\n".join(lines)).split("\n")
+        lines = _levelled("\n".join(lines)).split("\n")
     return None
 
 

@@ -23,6 +23,8 @@ EXAMPLES: list[Example] = [
         "clear",
     ),
     (example("an easy task", calls=_BROKEN, predicted_failure=0.1), "clear"),
+    (example("just likely to fail", calls=_BROKEN, predicted_failure=0.6), "flagged"),
+    (example("just not likely to fail", calls=_BROKEN, predicted_failure=0.59), "clear"),
     (example("nothing predicted", calls=_BROKEN), "not_assessed"),
     (example("no call", predicted_failure=0.9), "not_assessed"),
 ]

@@ -17,6 +17,8 @@ from palomar.detectors.signatures._examples import changed, example
 EXAMPLES: list[Example] = [
     (example("asks", is_question=True, ambiguity=0.05), "flagged"),
     (example("asks what is unclear", is_question=True, ambiguity=0.7), "clear"),
+    (example("asks what is just clear", is_question=True, ambiguity=0.2), "flagged"),
+    (example("asks what is just not clear", is_question=True, ambiguity=0.21), "clear"),
     (example("asks after the work", changed("a = 1\n", "a = 2\n"), is_question=True, ambiguity=0.05), "clear"),
     (example("works", changed("a = 1\n", "a = 2\n"), is_question=False, ambiguity=0.05), "clear"),
     (example("ambiguity not known", is_question=True), "not_assessed"),
