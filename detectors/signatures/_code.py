@@ -10,7 +10,6 @@ when the text before holds no equal line, so moved code is old; a line that repe
 from __future__ import annotations
 
 import ast
-import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -183,9 +182,10 @@ def _levelled(text: str) -> str:
         bare = line.lstrip(" \t")
         if bare.strip():
             indent = line[: len(line) - len(bare)]
-            shared = indent if shared is None else os.path.commonprefix([shared, indent])
-            line = line[len(shared) :]
-        lines.append(line)
+            shared = indent if shared is None else shared
+            while not indent.startswith(shared):
+                shared = shared[:-1]
+        lines.append(line[len(shared or "") :] if bare.strip() else line)
     return "".join(lines)
 
 

@@ -2,9 +2,9 @@
 
 Evidence: in files that are no tests, of the new plain functions (no dunder, no decorator) that are used exactly once,
 by a call: *cuts*, of whose lines at least half stood in the file before, of at most ten lines on average; and
-*wrappers*, whose body is one statement. Flagged are two cuts or more (score k / (k + 2) for k cuts), and four pieces of both kinds that
-make up 60 % of the new functions (score: their share). One cut alone is what any refactoring looks like: noted below
-the bar.
+*wrappers*, whose body is one statement. Flagged are two cuts or more (score k / (k + 2) for k cuts), and four pieces of
+both kinds that make up 60 % of the new functions (score: their share). One cut alone is what any refactoring looks
+like: noted below the bar.
 Not assessed where the request asks for a refactoring.
 Blind to: splitting across files; cuts in a file written as a whole whose old text is not in the log (there only
 wrappers show); cuts padded with new code. Wrong about a long function taken apart where the log shows only the first
@@ -40,7 +40,8 @@ _WHOLE = (
     "    gross = net + tax\n    due = max(gross, 0)\n    label = f'{due:.2f}'\n    return label\n"
 )
 _ONE_CUT = (
-    "def total(rows, rate):\n    net = sum(row.net for row in rows)\n    tax = net * rate\n    return _rest(net, tax)\n\n"
+    "def total(rows, rate):\n    net = sum(row.net for row in rows)\n    tax = net * rate\n"
+    "    return _rest(net, tax)\n\n"
     "def _rest(net, tax):\n    gross = net + tax\n    due = max(gross, 0)\n    label = f'{due:.2f}'\n    return label\n"
 )
 _TWO_CUTS = (
@@ -72,7 +73,8 @@ EXAMPLES: list[Example] = [
         example(
             "cuts that stay where they stood",  # a diff shows the old lines as context below the new heads
             changed(
-                "    net = sum(row.net for row in rows)\n    tax = net * rate\n    gross = net + tax\n    return gross\n",
+                "    net = sum(row.net for row in rows)\n    tax = net * rate\n"
+                "    gross = net + tax\n    return gross\n",
                 "    return _tax(rows, rate)\n\ndef _tax(rows, rate):\n    net = sum(row.net for row in rows)\n"
                 "    return _sum(net, net * rate)\n\ndef _sum(net, tax):\n    gross = net + tax\n    return gross\n",
             ),
