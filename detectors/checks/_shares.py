@@ -69,6 +69,8 @@ class Sign:
 
     holds: str
     among: str = "true"
+    needs: tuple[str, ...] = ()
+    """Columns beyond those that every cycle has; without one there are no such rows."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,20 @@ def shares(view: View, name: str, signs: Mapping[str, Sign], cycles: Sequence[in
     return Shares(tuple(cycles), slices, x, n)
 
 
+def columns_of(view: View, cycle: int | None) -> frozenset[str]:
+    """Columns that the observations of a cycle have."""
+    return frozenset(view.query("SELECT * FROM observations LIMIT 0", [cycle]).column_names)
+
+
+def quoted(column: str) -> str:
+    """A column's name in SQL."""
+    return '"' + column.replace('"', '""') + '"'
+
+
 def _counted(view: View, name: str, signs: Mapping[str, Sign], cycle: int | None) -> pa.Table:
+    if any(sign.needs for sign in signs.values()):
+        known = columns_of(view, cycle)
+        signs = {name: sign for name, sign in signs.items() if known.issuperset(sign.needs)}
     bands = {
         dimension: "CASE "
         + " ".join(f"WHEN {dimension} < {edge} THEN '{word}'" for edge, word in zip(*_edges(dimension), strict=False))
