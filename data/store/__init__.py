@@ -1,7 +1,7 @@
 """The store: what was decided and counted, in SQLite by default or PostgreSQL by URL. See docs/store.md.
 
 The lake keeps what happened, row by row; the store keeps what people and gates ask about: runs, cycles and their
-stages, checkpoints and the champion, reward versions, decisions, the sample ledger, statistics.
+stages, checkpoints and the champion, reward versions, decisions, the sample ledger, statistics, what detectors say.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Self
 
 from palomar.data.errors import StoreError
+from palomar.data.store.baselines import Baselines
 from palomar.data.store.checkpoints import Checkpoints, Evaluations
 from palomar.data.store.database import Database, locate
 from palomar.data.store.decisions import Decisions
+from palomar.data.store.findings import Findings
+from palomar.data.store.forecasts import Forecasts
 from palomar.data.store.intake import Quarantine
 from palomar.data.store.ledger import Ledger
 from palomar.data.store.migrate import bring_up_to_date, version_of
@@ -21,6 +24,7 @@ from palomar.data.store.records import Health
 from palomar.data.store.rewards import Rewards
 from palomar.data.store.runs import Cycles, Runs
 from palomar.data.store.statistics import Statistics
+from palomar.data.store.verdicts import Verdicts
 
 
 class Store:
@@ -41,6 +45,10 @@ class Store:
         self.decisions = Decisions(database)
         self.ledger = Ledger(database)
         self.statistics = Statistics(database)
+        self.findings = Findings(database)
+        self.verdicts = Verdicts(database)
+        self.baselines = Baselines(database)
+        self.forecasts = Forecasts(database)
         self.quarantine = Quarantine(database)
 
     @classmethod

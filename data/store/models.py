@@ -1,8 +1,10 @@
 """Tables of the store. Each has a natural key, so writing the same thing twice changes nothing.
 
 A change here needs a migration (docs/store.md says how); a test compares the two. Two rules are kept by the database
-itself, in the first migration: ``reward_versions`` and ``decisions`` refuse UPDATE and DELETE by trigger, and
+itself, in the migrations: ``reward_versions``, ``decisions`` and ``baselines`` refuse UPDATE and DELETE by trigger, and
 ``one_promoted`` lets no run have two promoted checkpoints.
+
+Rows about a cycle as such have an empty ``candidate``, where a record says None: a key holds no NULL.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Annotated, Any, get_args
 from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, MetaData, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from palomar.data import findings
 from palomar.data.store import records
 from palomar.data.store.columns import Key, Moment, Number, Object, OneOf, Whole, Words
 
@@ -222,3 +225,112 @@ class Statistic(Base):
     status: Mapped[str]
     maturity: Mapped[float | None]
     __table_args__ = (_of_cycle(), {"sqlite_with_rowid": False})
+
+
+class Finding(Base):
+    """See `records.StoredFinding`; what is read by has a column, what is only shown is JSON."""
+
+    __tablename__ = "findings"
+    run_id: Mapped[str] = _key()
+    candidate: Mapped[str] = _key()
+    cycle: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    finding_id: Mapped[KeyText]
+    key: Mapped[KeyText]
+    recorded_at: Mapped[datetime]
+    detector: Mapped[str]
+    severity: Mapped[str] = mapped_column(OneOf(get_args(findings.Severity)))
+    sentence: Mapped[str]
+    statistic: Mapped[str | None]
+    slice: Mapped[str]
+    unit: Mapped[str | None]
+    before: Mapped[float | None]
+    after: Mapped[float | None]
+    effect: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    test: Mapped[float | None]
+    threshold: Mapped[float | None]
+    error_control: Mapped[str]
+    n: Mapped[int]
+    maturity: Mapped[float | None]
+    smallest: Mapped[float | None]
+    since: Mapped[int | None]
+    reading: Mapped[str | None] = mapped_column(OneOf(get_args(findings.Reading)))
+    causes: Mapped[Any] = mapped_column(Object, nullable=False)
+    evidence: Mapped[dict[str, Any]]
+    detail: Mapped[dict[str, Any]]
+    __table_args__ = (
+        _of_cycle(),
+        Index(None, "finding_id", unique=True),
+        Index(None, "run_id", "key", "cycle"),
+        Index(None, "run_id", "reading", "cycle"),
+    )
+
+
+class Report(Base):
+    """See `findings.Report`, without its findings: what a detector assessed in a cycle and what it could not."""
+
+    __tablename__ = "reports"
+    run_id: Mapped[str] = _key()
+    candidate: Mapped[str] = _key()
+    cycle: Mapped[int] = mapped_column(primary_key=True)
+    detector: Mapped[str] = _key()
+    assessed: Mapped[int]
+    unassessed: Mapped[Any] = mapped_column(Object, nullable=False)
+    power: Mapped[str]
+    recorded_at: Mapped[datetime]
+    __table_args__ = (_of_cycle(),)
+
+
+class CheckedCycle(Base):
+    """See `records.CheckedCycle`."""
+
+    __tablename__ = "verdicts"
+    run_id: Mapped[str] = _key()
+    candidate: Mapped[str] = _key()
+    cycle: Mapped[int] = mapped_column(primary_key=True)
+    verdict: Mapped[str] = mapped_column(OneOf(get_args(records.CycleVerdict)))
+    reasons: Mapped[Any] = mapped_column(Object, nullable=False)
+    sentence: Mapped[str]
+    findings: Mapped[dict[str, Any]]
+    budget: Mapped[str]
+    as_of: Mapped[datetime | None]
+    checked_at: Mapped[datetime]
+    __table_args__ = (_of_cycle(),)
+
+
+class Baseline(Base):
+    """See `records.Baseline`. Its first cycle may still be to come, so it refers to the run only."""
+
+    __tablename__ = "baselines"
+    run_id: Mapped[str] = _key("runs.run_id")
+    number: Mapped[int] = mapped_column(primary_key=True)
+    from_cycle: Mapped[int]
+    cycles: Mapped[Any] = mapped_column(Object, nullable=False)
+    reason: Mapped[str]
+    actor: Mapped[str]
+    set_at: Mapped[datetime]
+    __table_args__ = (Index(None, "run_id", "from_cycle", "number"),)
+
+
+class Forecast(Base):
+    """See `records.Forecast`."""
+
+    __tablename__ = "forecasts"
+    run_id: Mapped[str] = _key()
+    for_cycle: Mapped[int] = mapped_column(primary_key=True)
+    made_in: Mapped[int] = mapped_column(primary_key=True)
+    statistic: Mapped[str] = _key()
+    slice: Mapped[str] = _key()
+    value: Mapped[float]
+    change: Mapped[float]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    step: Mapped[float | None]
+    came: Mapped[float | None]
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id", "made_in"], ["cycles.run_id", "cycles.cycle"]),
+        Index(None, "run_id", "made_in"),
+        Index(None, "run_id", "statistic", "slice", "for_cycle"),
+    )

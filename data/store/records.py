@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from palomar.data.findings import ALL, Finding, Severity
+
 RunStatus = Literal["running", "complete", "stopped"]
 CycleStatus = Literal["running", "complete", "stopped"]
 StageName = Literal["collect", "distil", "train", "evaluate", "decide", "deploy"]
 CheckpointStatus = Literal["candidate", "promoted", "blocked", "rolled_back", "superseded"]
 Verdict = Literal["promote", "hold", "block"]
 Place = Literal["collected", "trained", "excluded", "quarantined", "waiting"]
+CycleVerdict = Literal["pass", "warn", "block", "not_assessable"]
+"""What the findings of a cycle come to; `Verdict` is the gate's word on a candidate."""
 
 Details = Mapping[str, object]
 """JSON object; NaN and infinity are refused (say None and why), tuples come back as lists."""
@@ -200,6 +204,88 @@ class Statistic:
     status: str
     maturity: float | None
     """Share of the rows (0..1) whose outcome has been watched long enough; None where it needs no waiting."""
+
+
+@dataclass(frozen=True)
+class StoredFinding:
+    """A finding, and where and when it was found."""
+
+    run_id: str
+    cycle: int
+    finding_id: str
+    """Content id of run, cycle and the finding's key (and candidate, where there is one): the same when the cycle is
+    checked again. Further findings of the same key are numbered."""
+    recorded_at: datetime
+    finding: Finding
+    candidate: str | None = None
+    """Checkpoint that it is about; None = the cycle."""
+
+
+@dataclass(frozen=True)
+class CheckedCycle:
+    """What all findings of a cycle, or of a candidate, come to. Another takes its place when it is checked again."""
+
+    run_id: str
+    cycle: int
+    verdict: CycleVerdict
+    reasons: tuple[str, ...]
+    """Short codes, the deciding one first."""
+    sentence: str
+    findings: Mapping[Severity, int]
+    """How many there were, by severity."""
+    budget: str
+    """Which error is held at what rate over all that was tested, in words."""
+    as_of: datetime | None
+    """Reactions up to then were known; None where the log has no times."""
+    checked_at: datetime
+    candidate: str | None = None
+    """Checkpoint that it is about; None = the cycle."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Cycles that later ones are compared with. Never changed once set: a later entry takes over from its cycle on."""
+
+    run_id: str
+    number: int
+    """Place in the run's history, from 0."""
+    from_cycle: int
+    """First cycle that is judged by it."""
+    cycles: tuple[int, ...]
+    """Ascending, all before ``from_cycle``."""
+    reason: str
+    """``first cycles``, ``honest learning was promoted``, or a person's words."""
+    actor: str
+    set_at: datetime
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a statistic was expected to be in a later cycle, and what came."""
+
+    made_in: int
+    """Cycle whose pressure it rests on."""
+    for_cycle: int
+    statistic: str
+    value: float
+    """Expected level."""
+    change: float
+    """Expected change from the level in ``made_in``."""
+    slice: str = ALL
+    low: float | None = None
+    """Of the interval of the level; None = no interval is known."""
+    high: float | None = None
+    step: float | None = None
+    """Step size (eta) that the pressure was multiplied with; None = it was made otherwise."""
+    came: float | None = None
+    """Level that was measured in ``for_cycle``; None until it is known."""
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the interval holds what came; None until it is known, or without an interval."""
+        if self.came is None or self.low is None or self.high is None:
+            return None
+        return self.low <= self.came <= self.high
 
 
 @dataclass(frozen=True)

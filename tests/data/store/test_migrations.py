@@ -15,6 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from palomar.data.errors import StoreError
+from palomar.data.findings import Finding
 from palomar.data.store import Store, migrate, models
 from palomar.data.store.database import Database, locate
 
@@ -22,8 +23,8 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 
 def upgrade():
@@ -40,9 +41,9 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     def release(script: str) -> None:
         scripts = tmp_path / "migrations"
         shutil.copytree(migrate.MIGRATIONS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-        (scripts / "versions" / "r0002_next.py").write_text(script)
+        (scripts / "versions" / "r0003_next.py").write_text(script)
         monkeypatch.setattr(migrate, "MIGRATIONS", scripts)
-        monkeypatch.setattr(migrate, "HEAD", "0002")
+        monkeypatch.setattr(migrate, "HEAD", "0003")
 
     return release
 
@@ -90,13 +91,32 @@ def test_older_store_is_migrated_and_keeps_its_rows(
     store.close()
     next_release(NEXT)
     with Store.open(url, tmp_path) as migrated:
-        assert migrated.health().schema == "0002"
+        assert migrated.health().schema == "0003"
         assert migrated.runs.get("demo") == before
         notes = migrated._database.read(lambda connection: connection.scalar(text("SELECT note FROM runs")))
         assert notes == "none"
         # Foreign keys, off while SQLite writes the table anew, are on again.
         with pytest.raises(StoreError):
             migrated.checkpoints.add("nobody", "x", cycle=None, parent_id=None, path="x", sha256="00")
+
+
+def test_store_of_the_first_release_takes_findings(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as first_release:
+        scripts = tmp_path / "first"
+        newer = shutil.ignore_patterns("__pycache__", "r0002*")
+        shutil.copytree(migrate.MIGRATIONS, scripts, ignore=newer)
+        first_release.setattr(migrate, "MIGRATIONS", scripts)
+        first_release.setattr(migrate, "HEAD", "0001")
+        with Store.open(url, tmp_path) as old:
+            run = old.runs.add("demo", name="demo", seed=7, config={})
+            old.cycles.start("demo", 0)
+            assert old.health().schema == "0001"
+    with Store.open(url, tmp_path) as store:
+        assert store.health().schema == migrate.HEAD
+        assert store.runs.read() == [run]
+        found = Finding("drift", "notes", "asks more")
+        store.findings.write("demo", 0, [found])
+        assert [stored.finding for stored in store.findings.read("demo")] == [found]
 
 
 def test_migration_that_fails_leaves_the_store_as_it_was(
@@ -109,14 +129,14 @@ def test_migration_that_fails_leaves_the_store_as_it_was(
             Store.open(url, tmp_path)
     monkeypatch.undo()
     with Store.open(url, tmp_path) as unharmed:
-        assert unharmed.health().schema == "0001"
+        assert unharmed.health().schema == migrate.HEAD
         assert [run.run_id for run in unharmed.runs.read()] == ["demo"]
 
 
 def test_newer_store_is_refused_and_not_touched(store: Store, url: str, tmp_path: Path) -> None:
     stamp = text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '0777'")
     store._database.write(lambda connection: connection.execute(stamp))
-    with pytest.raises(StoreError, match=r"schema is 0777, newer than 0001.*upgrade Palomar"):
+    with pytest.raises(StoreError, match=r"schema is 0777, newer than 0002.*upgrade Palomar"):
         Store.open(url, tmp_path)
     assert store.health().schema == "0777"
 
@@ -128,8 +148,8 @@ def test_new_script_is_written_with_the_vocabulary_of_migrations(
     from alembic import command
 
     next_release(NEXT)
-    (migrate.MIGRATIONS / "versions" / "r0002_next.py").unlink()
-    (migrate.MIGRATIONS / "versions" / "r0001_the_loop.py").unlink()
+    for script in (migrate.MIGRATIONS / "versions").glob("r0*.py"):
+        script.unlink()
     with Database(locate(None, tmp_path), foreign_keys=False) as database:
         database.write(
             lambda connection: command.revision(
