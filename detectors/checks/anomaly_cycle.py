@@ -27,7 +27,7 @@ from palomar.data.findings import Finding, Report, Unassessed
 from palomar.detectors.checks._examples import rows, view
 from palomar.detectors.cube import cube
 from palomar.detectors.detector import Example, View, detector
-from palomar.detectors.leave_one_out import SHORTEST, Beyond, beyond, unready
+from palomar.detectors.leave_one_out import Beyond, beyond, unready
 from palomar.detectors.measure import ALL, SERIES, series
 
 Floats = npt.NDArray[np.float64]
@@ -85,16 +85,15 @@ def anomaly_cycle(seen: View) -> Report:
         f"a distance above {np.exp(result.limit):.1f} would have been seen over {len(names)} statistics (reference "
         f"cycles among each other: {np.exp(result.usual):.1f})"
     )
-    found = (_finding(seen, names, now, reference, parts, result),) if result.out else ()
+    found = (_finding(seen, names, np.vstack([reference[:, :, 0], now[:, 0]]), parts, result),) if result.out else ()
     return Report(NAME, found, len(names), left_out, power)
 
 
-def _finding(
-    seen: View, names: Sequence[str], now: Floats, reference: Floats, parts: Floats, result: Beyond
-) -> Finding:
+def _finding(seen: View, names: Sequence[str], values: Floats, parts: Floats, result: Beyond) -> Finding:
+    """``values``: each statistic's in the reference cycles and, last, in the cycle, (cycles, statistics)."""
     most = np.argsort(-parts)[:NAMED]
-    level = reference[:, :, 0].mean(axis=0)
-    said = "; ".join(f"{names[index]} {level[index]:.4g} -> {now[index, 0]:.4g}" for index in most)
+    level, now = values[:-1].mean(axis=0), values[-1]
+    said = "; ".join(f"{names[index]} {level[index]:.4g} -> {now[index]:.4g}" for index in most)
     n = seen.query("SELECT count(*) AS n FROM observations")["n"][0].as_py()
     share = float(parts[most].sum() / parts.sum())
     return Finding(
@@ -102,8 +101,8 @@ def _finding(
         severity="notes",
         sentence=(
             f"cycle {seen.cycle} as a whole lies {np.exp(result.value):.1f} from the reference, whose cycles lie "
-            f"{np.exp(result.usual):.1f} from each other (limit {np.exp(result.limit):.1f}), n={n:,}; {share:.0%} of it "
-            f"come from {said}"
+            f"{np.exp(result.usual):.1f} from each other (limit {np.exp(result.limit):.1f}), n={n:,}; "
+            f"{share:.0%} of it come from {said}"
         ),
         statistic="distance",
         unit="standard deviations, root mean square over statistics",
@@ -114,7 +113,7 @@ def _finding(
         threshold=result.threshold,
         error_control=(
             f"{RATE * 1000:g} alarms per 1000 cycles: prediction limit of Student's t for the log distance over "
-            f"{len(reference)} reference cycles, each against the others"
+            f"{len(values) - 1} reference cycles, each against the others"
         ),
         n=n,
         smallest=float(np.exp(result.limit) - np.exp(result.usual)),
