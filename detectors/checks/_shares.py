@@ -122,7 +122,8 @@ def _counted(view: View, name: str, signs: Mapping[str, Sign], cycle: int | None
         if dimension in BANDS
     }
     counts = ", ".join(
-        f"count_if(({sign.holds}) AND ({sign.among})) AS x{index}, count_if({sign.among}) AS n{index}"
+        f"count(CASE WHEN ({sign.holds}) AND ({sign.among}) THEN 1 END) AS x{index}, "
+        f"count(CASE WHEN {sign.among} THEN 1 END) AS n{index}"
         for index, sign in enumerate(signs.values())
     )
     sets = ", ".join(f"({dimension})" for dimension in DIMENSIONS)
