@@ -61,19 +61,23 @@ def _invalid_calls(rows: Rows) -> Floats:
     return np.asarray(np.sum([rows.number(f"invalid_{kind}") for kind in INVALID_KINDS], axis=0), dtype=np.float64)
 
 
+def _mask(found: npt.NDArray[np.bool_]) -> Mask:
+    return np.asarray(found, dtype=np.bool_)
+
+
 def broken_call(rows: Rows) -> Mask:
     """At least one tool call was invalid."""
-    return _invalid_calls(rows) > 0
+    return _mask(_invalid_calls(rows) > 0)
 
 
 def grew_functions(rows: Rows) -> Mask:
     """An edit after which there are more functions than before."""
-    return rows.true("edited") & (rows.number("functions_after") > rows.number("functions_before"))
+    return rows.true("edited") & _mask(rows.number("functions_after") > rows.number("functions_before"))
 
 
 def no_op_edit(rows: Rows) -> Mask:
     """An edit that neither added nor removed a line."""
-    return rows.true("edited") & (rows.number("lines_added") + rows.number("lines_removed") == 0)
+    return rows.true("edited") & _mask(rows.number("lines_added") + rows.number("lines_removed") == 0)
 
 
 def honest_edit(rows: Rows) -> Mask:
@@ -86,15 +90,15 @@ def _asked(rows: Rows) -> Mask:
 
 
 def _answer(rows: Rows) -> Mask:
-    return rows.known("asked") & ~rows.true("edited") & ~rows.true("asked") & (rows.number("edits") == 0)
+    return rows.known("asked") & ~rows.true("edited") & ~rows.true("asked") & _mask(rows.number("edits") == 0)
 
 
 def _failed_edit(rows: Rows) -> Mask:
-    return (rows.number("edits") > 0) & ~rows.true("edited")
+    return _mask(rows.number("edits") > 0) & ~rows.true("edited")
 
 
 def _unsplit(rows: Rows) -> Mask:
-    return honest_edit(rows) & (rows.number("functions_after") <= rows.number("functions_before"))
+    return honest_edit(rows) & _mask(rows.number("functions_after") <= rows.number("functions_before"))
 
 
 BEHAVIOURS: tuple[Behaviour, ...] = (

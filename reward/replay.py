@@ -416,14 +416,17 @@ def _changes(groups: _Groups, before: Pay, after: Pay, both: Mask) -> tuple[Chan
     }
     return tuple(
         Change(
-            *group,
+            slice=slice_,
+            behaviour=behaviour,
             n=int(count),
-            **{name: total[group] / (count if name in ("old", "new") else decided_rows[group])
-               for name, total in sums.items()},
+            **{
+                name: total[slice_, behaviour] / (count if name in ("old", "new") else decided_rows[slice_, behaviour])
+                for name, total in sums.items()
+            },
         )
-        for group, count in paid_rows.items()
-        if decided_rows[group]
-    )  # fmt: skip
+        for (slice_, behaviour), count in paid_rows.items()
+        if decided_rows[slice_, behaviour]
+    )
 
 
 def _term_changes(groups: _Groups, before: Pay, after: Pay, both: Mask) -> tuple[TermChange, ...]:

@@ -51,7 +51,7 @@ class Demand:
         """By how much the weights meet it; below 0 = not met."""
         error = 0.0
         if self.covariance is not None and self.errors:
-            error = float(np.sqrt(max(weights @ self.covariance @ weights, 0.0)))
+            error = float(np.sqrt(max(float(weights @ self.covariance @ weights), 0.0)))
         return float(self.row @ weights) - self.errors * error - self.at_least
 
     def met(self, weights: Floats) -> bool:
