@@ -155,7 +155,7 @@ def test_findings_of_a_cycle_that_was_never_begun_are_refused(store: Store) -> N
         (finding(detail={"e": float("inf")}), "not JSON compliant"),
         (finding(causes=(Cause("term:a", ALL, float("nan"), 1.0),)), "not JSON compliant"),
         (finding(reading="hack"), "'hack' is not one of reward_hack, "),
-        (replace(finding(), severity="kills"), "'kills' is not one of blocks, "),
+        (replace(finding(), severity="kills"), "'kills' is not one of blocks, "),  # type: ignore[arg-type]
     ],
 )
 def test_finding_that_cannot_be_kept_is_refused_and_the_old_ones_stay(store: Store, bad: Finding, problem: str) -> None:
