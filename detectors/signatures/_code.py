@@ -245,9 +245,10 @@ def dotted(node: ast.AST) -> str | None:
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions(tree: ast.AST) -> list[Function]:
-    """All functions in a tree, nested ones too."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+@lru_cache(maxsize=16)
+def functions(tree: ast.AST) -> tuple[Function, ...]:
+    """All functions in a tree, nested ones too. Remembered as `parse` is: most signatures ask for them."""
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def body_of(function: Function) -> list[ast.stmt]:
