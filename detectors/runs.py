@@ -1,0 +1,63 @@
+"""Checks of a run's cycles: what the store knows goes into the view, and what was found goes back into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from palomar.data.lake import Lake
+from palomar.data.store import Store
+from palomar.data.store.records import Cycle
+from palomar.detectors.check import Checked
+from palomar.detectors.detector import BASELINE_CYCLES, View
+from palomar.reward.spec import RewardSpec
+from palomar.reward.versions import stored_spec
+
+FIRST_CYCLES = "first cycles"
+"""Reason of a reference that nobody chose."""
+
+
+def view_of(lake: Lake, store: Store, run_id: str, cycle: int) -> View:
+    """What detectors may look at to judge a cycle of a run: compared with the baseline that is in force for it."""
+    baseline = store.baselines.current(run_id, cycle)
+    records = {record.cycle: record for record in store.cycles.read(run_id) if record.cycle <= cycle}
+    return View.of(
+        lake,
+        cycle,
+        reference=_first(store, run_id) if baseline is None else baseline.cycles,
+        specs=specs_of(store),
+        updates={number: trained for number, record in records.items() if (trained := _trained(record))},
+    )
+
+
+def specs_of(store: Store) -> dict[str, RewardSpec]:
+    """All reward specs in the store, by version."""
+    return {record.version: stored_spec(record) for record in store.rewards.read()}
+
+
+def keep(store: Store, run_id: str, checked: Checked, as_of: datetime | None) -> None:
+    """Writes findings, reports and verdict of a cycle in place of those it had."""
+    assert checked.cycle is not None
+    store.findings.write(run_id, checked.cycle, checked.findings, checked.reports)
+    store.verdicts.write(
+        run_id,
+        checked.cycle,
+        verdict=checked.verdict.word,
+        reasons=checked.verdict.reasons,
+        sentence=checked.verdict.sentence,
+        findings=checked.verdict.counts,
+        budget=checked.budget,
+        as_of=as_of,
+    )
+
+
+def _first(store: Store, run_id: str) -> tuple[int, ...]:
+    """The first cycles: those in which nothing was trained yet, and `BASELINE_CYCLES` at least."""
+    run = store.runs.get(run_id)
+    watched = run.config.get("baseline_cycles", 0) if run is not None else 0
+    return tuple(range(max(BASELINE_CYCLES, int(watched))))  # type: ignore[call-overload]
+
+
+def _trained(record: Cycle) -> Mapping[str, Any]:
+    return next((stage.detail for stage in record.stages if stage.stage == "train"), {})
