@@ -4,10 +4,10 @@ A *sign* is a condition on rows of ``observations`` among those where another co
 cycle and slice in one pass, and kept beside the lake, so that a new cycle pays for itself alone.
 
 **Step.** Cycle against reference: z = (p - p0) / sqrt(f q (1 - q) (1/n + 1/N)), with q the pooled share of both and f
-the overdispersion of the reference cycles, which stands for all that makes cycles differ beyond the draw of rows (users,
-hours). f is chi-squared over its degrees of freedom, put together with `PRIOR` degrees at 1, and never below 1; z is
-held against Student's t with the sum of both degrees. Where rows are so many that any difference is significant, the
-smallest effect that a detector asks for decides.
+the overdispersion of the reference cycles, which stands for all that makes cycles differ beyond the draw of rows. f is
+chi-squared over its degrees of freedom, put together with `PRIOR` degrees at 1, and never below 1; z is held against
+Student's t with the sum of both degrees. Where rows are so many that any difference is significant, the smallest effect
+that a detector asks for decides.
 
 **Jump.** A fault, as against what a policy learns or what users change:
 
@@ -249,7 +249,7 @@ def jumps(
         since: int | None = None
         near = None  # place of the last cycle without a jump
         for place, cycle in enumerate(cycles):
-            jump = _jump(counted, sign, place, _base(counted, sign, place, reference, margin), near, margin)
+            jump = _jump(counted, sign, place, _base(counted, sign, place, reference, margin), near=near, margin=margin)
             if jump is not None and needs_slices and not jump.slices:
                 jump = None
             if jump is None:
@@ -272,7 +272,7 @@ def _base(counted: Shares, sign: str, place: int, reference: Sequence[int], marg
     return [index for index, each in zip(places, share, strict=True) if abs(each - usual) < margin]
 
 
-def _jump(counted: Shares, sign: str, place: int, base: list[int], near: int | None, margin: float) -> Jump | None:
+def _jump(counted: Shares, sign: str, place: int, base: list[int], *, near: int | None, margin: float) -> Jump | None:
     x, n = counted.x[sign], counted.n[sign]
     whole = step(x[base, 0], n[base, 0], x[place, 0], n[place, 0], RATE / len(counted.x))
     if whole is None or n[place, 0] < FEWEST_ROWS or whole.effect < margin or whole.z < whole.threshold:

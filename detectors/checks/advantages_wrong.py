@@ -1,7 +1,7 @@
 """Flags advantages that do not follow from the rewards of the samples that were trained on.
 
-For: a row without a reward that counts as 0 in its group's mean; a masked, padded or rejected rollout whose reward still
-moves its peers. The rewards in the log are right, each single advantage looks right, and the sum teaches something else.
+For: a row without a reward that counts as 0 in its group's mean; a masked, padded or rejected rollout whose reward
+still moves its peers. The rewards in the log are right, and what is learnt from them is something else.
 
 A trainer's A = (r - b) / s is taken apart (see `palomar.reward.charges`): b as logged, or from two different rewards of
 a group where only A is. It is then rebuilt from the rewards, under the rule that is right (mean of the rows that are
@@ -54,7 +54,7 @@ RIGHT = ("mean", "leave-one-out")
 WRONG = {
     "dropped": "rows that are not trained on are counted in the baseline",
     "missing as 0": "rows without a reward are counted as 0 in the baseline",
-    "dropped, missing as 0": "rows that are not trained on are counted in the baseline, and those without a reward as 0",
+    "dropped, missing as 0": "rows that are not trained on are counted in the baseline, those without a reward as 0",
 }
 
 
@@ -195,9 +195,7 @@ def _rule(batch: _Batch) -> tuple[str, float, Mask, Mask | None] | str:
         if logged:
             _, peers = np.unique(np.where(usable, np.round(baseline / spread, 9), np.nan), return_inverse=True)
             rules["mean of its peers"] = _mean(batch.reward, peers.reshape(-1), usable)
-        equal = {
-            name: np.abs(value - baseline) <= TOLERANCE * spread for name, value in rules.items()
-        }
+        equal = {name: np.abs(value - baseline) <= TOLERANCE * spread for name, value in rules.items()}
         right = np.zeros(len(usable), dtype=np.bool_)
         for name in (*RIGHT, "mean of its peers"):
             right |= equal.get(name, False)
@@ -209,9 +207,9 @@ def _rule(batch: _Batch) -> tuple[str, float, Mask, Mask | None] | str:
         if share >= MATCH:
             return "right", share, telling, signs
         for name in WRONG:
-            if apart[name].sum() >= FEWEST and (match := float(equal[name][at].mean())) >= MATCH:
-                if best is None or match > best[1]:
-                    best = (name, match, telling)
+            match = float(equal[name][at].mean())
+            if apart[name].sum() >= FEWEST and match >= MATCH and (best is None or match > best[1]):
+                best = (name, match, telling)
     if best is not None:
         return *best, signs
     return "the baselines follow from no rule that is known here (a learnt critic, a moving average)"
@@ -322,8 +320,8 @@ def _wrong_signs(view: View, batch: _Batch, signs: Mask) -> Finding:
     return Finding(
         detector=NAME,
         severity="warns",
-        sentence=f"{int(signs.sum()):,} of {int(batch.trained.sum()):,} advantages have the other sign than reward less "
-        "baseline",
+        sentence=f"{int(signs.sum()):,} of {int(batch.trained.sum()):,} advantages have the other sign than "
+        "reward less baseline",
         statistic="advantage",
         unit="samples",
         after=float(signs.sum()),

@@ -144,7 +144,7 @@ def columns_vanished(view: View) -> Report:
         share = float(x0.sum() / n0.sum())
         if known == 0:
             if share >= FORMER and (last := _last_known(view, column)) is not None and (1 - last[1]) ** n <= BY_LOT:
-                findings.append(_gone(view, column, share, n, last[0], len(columns)))
+                findings.append(_gone(view, column, share, n=n, last=last[0], looked=len(columns)))
         elif seen is not None and share >= ALWAYS:
             smallest = max(smallest, seen.smallest, MARGIN)
             if seen.effect <= -MARGIN and seen.z <= -seen.threshold:
@@ -198,7 +198,7 @@ def _last_known(view: View, column: str) -> tuple[int, float] | None:
     return None
 
 
-def _gone(view: View, column: str, share: float, n: int, last: int, looked: int) -> Finding:
+def _gone(view: View, column: str, share: float, *, n: int, last: int, looked: int) -> Finding:
     since = next(cycle for cycle in view.history if cycle > last)
     return Finding(
         detector=NAME,
@@ -226,8 +226,8 @@ def _partly(view: View, column: str, at: Step, looked: int) -> Finding:
         detector=NAME,
         severity="warns",
         sentence=(
-            f"column {column} is partly gone: known in {percent(at.before)} -> {percent(at.after)} of the rows where it "
-            f"belongs, n={at.n:,}"
+            f"column {column} is partly gone: known in {percent(at.before)} -> {percent(at.after)} of the rows where "
+            f"it belongs, n={at.n:,}"
         ),
         statistic=column,
         unit="share of rows with a value",

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -105,7 +106,8 @@ def _untested(cycle: int, value: float | None) -> pa.Table:
     passed = np.asarray(table["tests_passed"]) == np.asarray(table["tests_run"])
     accuracy = np.where(lost, np.nan if value is None else value, passed)
     accuracy[~np.asarray(table["edited"])] = np.nan
-    return rows(cycle, tests_run=np.where(lost, 0, np.asarray(table["tests_run"])), **{"term:accuracy": accuracy})
+    columns: dict[str, Any] = {"term:accuracy": accuracy}
+    return rows(cycle, tests_run=np.where(lost, 0, np.asarray(table["tests_run"])), **columns)
 
 
 EXAMPLES = [
@@ -249,9 +251,9 @@ def _paid(view: View, pair: _Pair, at: Step, tests: int) -> Finding:
         detector=NAME,
         severity="warns",
         sentence=(
-            f"{pair.column} is exactly {pair.value:g} on {percent(pair.on)} of the {pair.marked:,} rows where {pair.name} "
-            f"({percent(pair.off)} of the others): such rows went from {percent(at.before)} to {percent(at.after)} of "
-            f"all, n={at.n:,}; a failure is no reward"
+            f"{pair.column} is exactly {pair.value:g} on {percent(pair.on)} of the {pair.marked:,} rows where "
+            f"{pair.name} ({percent(pair.off)} of the others): such rows went from {percent(at.before)} to "
+            f"{percent(at.after)} of all, n={at.n:,}; a failure is no reward"
         ),
         statistic=pair.column,
         unit="share of interactions",
@@ -279,8 +281,8 @@ def _default(view: View, pair: _Pair) -> Finding:
         detector=NAME,
         severity="warns",
         sentence=(
-            f"{pair.column} is exactly {pair.value:g} on all {pair.marked:,} rows where the {pair.name} is missing, and "
-            f"on {percent(pair.off)} of the {pair.others:,} others: what was not measured was paid a default"
+            f"{pair.column} is exactly {pair.value:g} on all {pair.marked:,} rows where the {pair.name} is missing, "
+            f"and on {percent(pair.off)} of the {pair.others:,} others: what was not measured was paid a default"
         ),
         statistic=pair.column,
         unit="share of interactions",

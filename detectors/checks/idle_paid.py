@@ -16,6 +16,8 @@ Source: huggingface/trl#6427.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from scipy import stats
@@ -41,7 +43,9 @@ def _idle(cycle: int, paid: float) -> pa.Table:
     """A cycle with some idle answers that are paid `paid`; failed edits cost 1."""
     table = rows(cycle)
     idle = np.random.default_rng(cycle + 11).random(table.num_rows) < 0.1
-    acted = {name: np.where(idle, 0, np.asarray(table[name])) for name in ("tool_calls", "edits", "edited", "asked")}
+    acted: dict[str, Any] = {
+        name: np.where(idle, 0, np.asarray(table[name])) for name in ("tool_calls", "edits", "edited", "asked")
+    }
     lost = np.asarray(table["edit_lost_s"].is_valid())
     edited = np.asarray(table["edited"])
     reward = np.where(idle, paid, np.where(edited & ~lost, 1.0, np.where(lost, -1.0, -0.2)))
@@ -51,7 +55,9 @@ def _idle(cycle: int, paid: float) -> pa.Table:
 
 
 EXAMPLES = [
-    Example("doing nothing is worth 0", lambda folder: example_view(folder, [_idle(c, 0.0) for c in range(4)]), "fires"),
+    Example(
+        "doing nothing is worth 0", lambda folder: example_view(folder, [_idle(c, 0.0) for c in range(4)]), "fires"
+    ),
     Example("doing nothing costs 1", lambda folder: example_view(folder, [_idle(c, -1.0) for c in range(4)]), "clear"),
     Example(
         "nobody was idle",

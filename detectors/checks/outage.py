@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,13 +61,18 @@ SIGNS: Mapping[str, Sign] = {
 """What happens to the agent. The last: latencies have no cap by nature, so that a heap at the largest is a time-out."""
 
 
-def _down(share: float, seed: int = 1, n: int = 400, **columns: object) -> pa.Table:
+def _down(share: float, seed: int = 1, n: int = 400, **columns: Any) -> pa.Table:
     """Cycle 4 of an example, in which calls of a share of the interactions time out; the edits there fail."""
     table = rows(4, n)
     called = np.asarray(table["tool_calls"]) > 0
     hit = called & (np.random.default_rng(seed).random(n) < share)
     edited = np.asarray(table["edited"]) & ~hit
-    filled = {"calls_timed_out": hit.astype(int), "edited": edited, "tests_run": np.where(edited, 5, 0), **columns}
+    filled: dict[str, Any] = {
+        "calls_timed_out": hit.astype(int),
+        "edited": edited,
+        "tests_run": np.where(edited, 5, 0),
+        **columns,
+    }
     return rows(4, n, **filled)
 
 

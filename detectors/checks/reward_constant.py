@@ -159,8 +159,8 @@ def reward_constant(view: View) -> Report:
                 Finding(
                     detector=NAME,
                     severity="warns",
-                    sentence=f"nothing was trained on: {usable:,} samples with a reward were offered, and all were left "
-                    f"out ({reasons})",
+                    sentence=f"nothing was trained on: {usable:,} samples with a reward were offered, and all were "
+                    f"left out ({reasons})",
                     statistic="samples trained on",
                     after=0.0,
                     error_control="no test",
@@ -194,7 +194,8 @@ def _varied(view: View, column: str) -> float | None:
     earlier = [cycle for cycle in view.history if cycle != view.cycle]
     if not earlier or column not in columns_of(view, earlier[-1]):
         return None
-    sql = f"SELECT max(n) / sum(n) AS most FROM (SELECT count({quoted(column)}) AS n FROM observations GROUP BY {quoted(column)})"
+    c = quoted(column)
+    sql = f"SELECT max(n) / sum(n) AS most FROM (SELECT count({c}) AS n FROM observations GROUP BY {c})"
     most = view.query(sql, [earlier[-1]]).to_pylist()[0]["most"]
     return None if most is None else 1 - float(most)
 

@@ -183,7 +183,8 @@ def _waited(view: View, base: tuple[int, ...], alpha: float) -> Step | None:
         ).to_pylist()[0]
         known[view.cycle] = (here["x"], here["n"])
     x, n = (np.array([known[cycle][part] for cycle in base if cycle in known], dtype=np.float64) for part in (0, 1))
-    return step(x, n, *map(float, known[view.cycle]), alpha)
+    waiting, offers = known[view.cycle]
+    return step(x, n, float(waiting), float(offers), alpha)
 
 
 def _by_difficulty(view: View, alpha: float) -> Step | str:
@@ -271,8 +272,9 @@ def _bent(view: View, at: Step, tests: int) -> Finding:
         detector=NAME,
         severity="warns",
         sentence=(
-            f"rewards are invalid for {percent(at.before)} of the requests likely to succeed and {percent(at.after)} of "
-            f"those likely to fail, n={at.n:,}: what is left to train on is another mix; most often: {_reasons(view)}"
+            f"rewards are invalid for {percent(at.before)} of the requests likely to succeed and {percent(at.after)} "
+            f"of those likely to fail, n={at.n:,}: what is left to train on is another mix; most often: "
+            f"{_reasons(view)}"
         ),
         statistic=INVALID,
         slice="predicted_failure=high",

@@ -83,23 +83,27 @@ def _offered(folder: Path, share: float) -> View:
     return made
 
 
+def _after_four(folder: Path, table: pa.Table) -> View:
+    return example_view(folder, [*map(rows, range(4)), table])
+
+
 def _evaluated(cycle: int) -> pa.Table:
     return rows(cycle, traffic=["evaluation"] * 200 + ["production"] * 200)
 
 
 EXAMPLES = [
-    Example("the dump of another cycle", lambda folder: example_view(folder, [*map(rows, range(4)), _copied(4, 2, 1.0)]), "fires"),
-    Example("evaluation overwrote training", lambda folder: example_view(folder, [*map(rows, range(4)), _evaluated(4)]), "fires"),
+    Example("the dump of another cycle", lambda folder: _after_four(folder, _copied(4, 2, 1.0)), "fires"),
+    Example("evaluation overwrote training", lambda folder: _after_four(folder, _evaluated(4)), "fires"),
     Example("batches were thrown away", lambda folder: _offered(folder, 0.8), "fires"),
     Example("all was offered", lambda folder: _offered(folder, 1.0), "clear"),
-    Example("some requests come again", lambda folder: example_view(folder, [*map(rows, range(4)), _copied(4, 2, 0.2)]), "clear"),
+    Example("some requests come again", lambda folder: _after_four(folder, _copied(4, 2, 0.2)), "clear"),
     Example(
         "evaluation in every cycle",
         lambda folder: example_view(folder, [_evaluated(cycle) for cycle in range(5)]),
         "clear",
     ),
     Example("a handful of rows", lambda folder: example_view(folder, [rows(0, 10)]), "not_assessable"),
-]  # fmt: skip
+]
 
 
 @detector(NAME, examples=EXAMPLES)
@@ -138,7 +142,9 @@ def _repeated(view: View) -> Finding | str | None:
     if distinct < UNIQUE * n:
         if usual and min(usual) >= UNIQUE:
             return _within(view, 1 - distinct / n, float(np.mean(usual)), n)
-        return f"only {percent(distinct / n)} of the rows are distinct in what makes rows the same; it takes {percent(UNIQUE)}"
+        return (
+            f"{percent(distinct / n)} of the rows are distinct in what makes rows the same; it takes {percent(UNIQUE)}"
+        )
     if not others:
         return "there is no earlier cycle"
     cycle, shared = max(((cycle, _contained(mine, theirs)) for cycle, theirs, _, _ in others), key=lambda pair: pair[1])
@@ -166,8 +172,8 @@ def _within(view: View, share: float, usual: float, n: int) -> Finding | None:
     return Finding(
         detector=NAME,
         severity="warns",
-        sentence=f"{percent(share)} of the {n:,} rows repeat another row of the cycle, value by value; {percent(1 - usual)} "
-        "in earlier cycles",
+        sentence=f"{percent(share)} of the {n:,} rows repeat another row of the cycle, value by value; "
+        f"{percent(1 - usual)} in earlier cycles",
         statistic="repeated rows",
         unit="share of rows",
         before=1 - usual,
@@ -248,8 +254,8 @@ def _evaluation(view: View) -> Finding | str | None:
 def _evaluation_trained(view: View) -> Finding | str | None:
     found = _joined(
         view,
-        "SELECT count_if(trained) AS n, count_if(trained AND traffic = 'evaluation') AS x FROM observations JOIN offered "
-        "USING (interaction_id)",
+        "SELECT count_if(trained) AS n, count_if(trained AND traffic = 'evaluation') AS x FROM observations "
+        "JOIN offered USING (interaction_id)",
     )
     if found is None:
         return "the trainer logged no sample of this cycle"

@@ -135,7 +135,7 @@ def selection(view: View) -> Report:
             else:
                 assessed += 1
                 power.append(f"rule:{reason} by {what}: {test.smallest:.3g} {test.unit}")
-        found = _finding(view, reason, data, reward, difficulty, cycles)
+        found = _finding(view, reason, data, (reward, difficulty), cycles)
         if found is not None:
             findings.append(found)
     return Report(NAME, tuple(findings), assessed, tuple(unassessed), "; ".join(power))
@@ -271,7 +271,9 @@ class _Data:
     def spread(self) -> float:
         """Standard deviation of the kept rewards about their cycle's mean."""
         kept = self.reason == KEPT
-        count, total, squares = (_sums(self.cycle, np.where(kept, x, 0.0)) for x in (self.paid, self.total, self.squares))
+        count, total, squares = (
+            _sums(self.cycle, np.where(kept, x, 0.0)) for x in (self.paid, self.total, self.squares)
+        )
         with np.errstate(invalid="ignore"):
             left = squares - np.where(count > 0, total**2 / np.maximum(count, 1), 0.0)
         return float(np.sqrt(max(left.sum(), 0.0) / max(count.sum(), 1.0)))
@@ -304,7 +306,9 @@ class _Data:
         influence = np.where(dropped, (centred - self.paid * effect) / count, 0.0)
         influence -= np.where(kept, weight[self.context] * centred / kept_n[self.context], 0.0)
         before = float((base * weight).sum())
-        return self._test(before, before + effect, influence, users, alpha, int(count), "in units of the reward")
+        return self._test(
+            (before, before + effect), influence, users, alpha=alpha, n=int(count), unit="in units of the reward"
+        )
 
     def difficulty(self, reason: str, alpha: float) -> _Test | str:
         """Drop rate where failure is likely against where it is not; or why that cannot be told."""
@@ -314,17 +318,18 @@ class _Data:
         if min(self.n[low].sum(), self.n[high].sum()) < FEWEST:
             return "too few rows with a predicted failure below 0.4, or from 0.6 on"
         if count < FEWEST or users < FEWEST_USERS:
-            return f"{int(count)} dropped rows of {users} users have a predicted failure; it takes {FEWEST} of {FEWEST_USERS}"
+            return f"{int(count)} dropped rows of {users} users tell it; it takes {FEWEST} of {FEWEST_USERS}"
         rates, influence = {}, np.zeros(len(self.n))
         for sign, here in ((-1, low), (1, high)):
             total = float(self.n[here].sum())
             rates[sign] = float(self.n[here & dropped].sum() / total)
             influence += sign * np.where(here, self.n * (dropped - rates[sign]) / total, 0.0)
-        return self._test(rates[-1], rates[1], influence, users, alpha, int(count), "of drop rate")
+        return self._test((rates[-1], rates[1]), influence, users, alpha=alpha, n=int(count), unit="of drop rate")
 
     def _test(
-        self, before: float, after: float, influence: Floats, users: int, alpha: float, n: int, unit: str
+        self, means: tuple[float, float], influence: Floats, users: int, *, alpha: float, n: int, unit: str
     ) -> _Test:
+        before, after = means
         sums = _sums(self.user, influence)
         active = max(int(np.count_nonzero(sums)), 2)
         error = float(np.sqrt((sums**2).sum() * active / (active - 1)))
@@ -342,8 +347,13 @@ def _sums(groups: Ints, values: Floats) -> Floats:
 
 
 def _finding(
-    view: View, reason: str, data: _Data, reward: _Test | str, difficulty: _Test | str, cycles: tuple[int | None, ...]
+    view: View,
+    reason: str,
+    data: _Data,
+    tests: tuple[_Test | str, _Test | str],
+    cycles: tuple[int | None, ...],
 ) -> Finding | None:
+    reward, difficulty = tests
     dropped, decided = data.rate(reason)
     rate = dropped / decided
     parts, detail = [], {}
@@ -392,8 +402,8 @@ def _finding(
         high=main.high,
         test=main.t,
         threshold=main.threshold,
-        error_control=f"{RATE:g} false alarms per look over {len(data.reasons)} rules and two questions, Student t with "
-        "errors clustered by user, Bonferroni",
+        error_control=f"{RATE:g} false alarms per look over {len(data.reasons)} rules and two questions, Student t "
+        "with errors clustered by user, Bonferroni",
         n=main.n,
         smallest=main.smallest,
         since=cycles[0],

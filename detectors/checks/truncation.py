@@ -19,6 +19,7 @@ Source: huggingface/open-r1#363.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,13 +56,20 @@ SIGNS: Mapping[str, Sign] = {
 }
 
 
+def _formless(cycle: int) -> pa.Table:
+    """A cycle in which no answer has the format, and none is cut."""
+    columns: dict[str, Any] = {"term:format": np.zeros(400)}
+    return rows(cycle, **columns)
+
+
 def _cut(cycle: int, share: float, *, flagged: bool = True) -> pa.Table:
     """A cycle in which a share of the outputs is cut; their format is worth 0."""
     table = rows(cycle)
     cut = np.random.default_rng(cycle).random(table.num_rows) < share
     tokens = np.where(cut, 256, np.asarray(table["tokens_out"]))
     said = cut if flagged else pa.nulls(table.num_rows, pa.bool_())
-    return rows(cycle, truncated=said, tokens_out=tokens, **{"term:format": np.where(cut, 0.0, 1.0)})
+    columns: dict[str, Any] = {"term:format": np.where(cut, 0.0, 1.0)}
+    return rows(cycle, truncated=said, tokens_out=tokens, **columns)
 
 
 EXAMPLES = [
@@ -79,9 +87,7 @@ EXAMPLES = [
     ),
     Example(
         "the format falls, and nothing is cut",
-        lambda folder: example_view(
-            folder, [*(_cut(cycle, 0.01) for cycle in range(4)), rows(4, **{"term:format": np.zeros(400)})]
-        ),
+        lambda folder: example_view(folder, [*(_cut(cycle, 0.01) for cycle in range(4)), _formless(4)]),
         "clear",
     ),
     Example(
@@ -139,7 +145,7 @@ def _since(share: np.ndarray, seen: Step, view: View) -> int:
     """First of the cycles in a row that are above the reference by the margin."""
     since = view.history[-1]
     for cycle, each in zip(reversed(view.history), reversed(share), strict=True):
-        if each - seen.before < MARGIN or cycle in view.reference and cycle != view.cycle:
+        if each - seen.before < MARGIN or (cycle in view.reference and cycle != view.cycle):
             break
         since = cycle
     return since
