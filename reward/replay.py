@@ -313,20 +313,29 @@ def batch_advantage(reward: Floats, included: Mask, cycle: Ints) -> Floats:
 
     What `palomar.reward.charges` rebuilds where the trainer logged nothing. 0 also in a cycle whose rewards are equal.
     """
+    return batch_part(reward, reward, included, cycle)
+
+
+def batch_part(part: Floats, reward: Floats, included: Mask, cycle: Ints) -> Floats:
+    """The part of the advantage that comes from a part of the reward: parts that add up to it give parts that do."""
     used = np.flatnonzero(included & np.isfinite(reward))
     _, batch = np.unique(cycle[used], return_inverse=True)
     counts = np.bincount(batch)
-    # Relative to one value first, so that a large constant in all of them costs no digits.
-    origin = float(reward[used[0]]) if len(used) else 0.0
-    paid_ = reward[used] - origin
-    centred = paid_ - (np.bincount(batch, weights=paid_) / counts)[batch] if len(used) else paid_
-    spread = np.sqrt(np.bincount(batch, weights=centred**2) / counts) if len(used) else paid_
+    centred_reward = _centred(reward[used], batch, counts)
+    spread = np.sqrt(np.bincount(batch, weights=centred_reward**2, minlength=len(counts)) / counts)
     largest = np.zeros(len(counts))
     np.maximum.at(largest, batch, np.abs(reward[used]))
     spread = np.where(spread > ROUNDING * largest, spread, np.inf)
     advantage = np.zeros(len(reward))
-    advantage[used] = centred / spread[batch]
+    advantage[used] = _centred(part[used], batch, counts) / spread[batch]
     return advantage
+
+
+def _centred(values: Floats, batch: Ints, counts: Ints) -> Floats:
+    if not len(values):
+        return values
+    apart = values - values[0]  # relative to one value first, so that a large constant in all of them costs no digits
+    return np.asarray(apart - (np.bincount(batch, weights=apart) / counts)[batch], dtype=np.float64)
 
 
 def same_term(one: TermSpec, other: TermSpec) -> bool:

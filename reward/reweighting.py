@@ -7,8 +7,8 @@ is the demand
 
 which is a line without a covariance and a second-order cone with one: the standard error is that of the *new* weights.
 Minimised is the size of the change, each coordinate in units of its scale (for a relative change: its old weight), as
-a sum of squares, of sizes, or the largest. Quadratic, linear and cone programmes are solved alike, by Clarabel through
-cvxpy: an interior-point method without randomness or threads, so the same demands give the same weights.
+a sum of squares, of sizes, or the largest. Quadratic, linear and cone programmes are solved alike, by Clarabel: an
+interior-point method without randomness or threads, so the same demands give the same weights.
 
 One alternative policy and no covariance is the case of policy teaching (Zhang, Parkes, Chen 2009): honest beats hack by
 a margin. A local answer: the rows are measured under the current policy, and the optimiser moves.
@@ -16,7 +16,6 @@ a margin. A local answer: the rows are measured under the current policy, and th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 Floats = npt.NDArray[np.float64]
 Norm = Literal["l2", "l1", "linf"]
@@ -99,11 +99,13 @@ def smallest_change(
     box: Box | None = None,
     scale: Floats | None = None,
     norm: Norm = "l2",
+    explain: bool = True,
 ) -> Reweighting:
     """The weights nearest to `weights` that meet all demands within the box.
 
     `names` are those of the K weights, for telling which bound conflicts. The change of coordinate k counts as
-    ``change / scale[k]`` (1 without a scale). Weights that meet everything already come back as they are.
+    ``change / scale[k]`` (1 without a scale). Weights that meet everything already come back as they are. Without
+    `explain` no conflict is looked for, which takes a programme for each demand and bound.
     """
     box = Box.open(len(weights)) if box is None else box
     unit = np.ones(len(weights)) if scale is None else scale
@@ -112,7 +114,7 @@ def smallest_change(
     problem = _Problem(weights, unit, norm)
     found = problem.solve(demands, box)
     if found is None:
-        return Reweighting(None, None, conflict=_conflict(problem, demands, box, names))
+        return Reweighting(None, None, conflict=_conflict(problem, demands, box, names) if explain else ())
     found = np.clip(found, box.low, box.high)
     binding = tuple(each.name for each in demands if _relative(each, found) < 1e-6)
     return Reweighting(found, _size((found - weights) / unit, norm), binding=binding)
@@ -135,6 +137,7 @@ def readable(before: Floats, found: Floats, demands: Sequence[Demand], box: Box)
         for nudge in _NUDGES:
             moved = before + (found - before) * (1 + nudge)
             tried = np.array([float(f"{value:.{digits}g}") for value in moved])
+            tried = np.where(np.abs(moved) <= 1e-6 * np.abs(before), 0.0, tried)
             tried = np.where(np.abs(found - before) <= 1e-7 * np.maximum(np.abs(before), 1.0), before, tried)
             if box.holds(tried) and all(demand.met(tried) for demand in demands):
                 return tried
@@ -153,79 +156,110 @@ def _size(change: Floats, norm: Norm) -> float:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The programme, in coordinates of one unit of scale each."""
+    """The programme, in coordinates of one unit of scale each: the variables are the K changes, then those that bound
+    their sizes (K for ``l1``, one for ``linf``)."""
 
     weights: Floats
     scale: Floats
     norm: Norm
 
     def solve(self, demands: Sequence[Demand], box: Box) -> Floats | None:
-        """The weights, or None where no weights meet all."""
-        # Here, not above: loading it takes a second, which only a patch should pay.
-        cvxpy: Any = import_module("cvxpy")
+        """The weights, or None where no weights meet all.
 
-        change = cvxpy.Variable(len(self.weights))
-        limits = [_cone(cvxpy, demand, self.weights, self.scale, change) for demand in demands]
-        low, high = (box.low - self.weights) / self.scale, (box.high - self.weights) / self.scale
-        for bound, side in ((low, 1.0), (-high, -1.0)):
-            closed = np.flatnonzero(np.isfinite(bound))
-            if len(closed):
-                limits.append(side * change[closed] >= bound[closed])
-        aim = {
-            "l2": lambda: cvxpy.sum_squares(change),
-            "l1": lambda: cvxpy.norm1(change),
-            "linf": lambda: cvxpy.norm_inf(change),
-        }[self.norm]()
-        problem = cvxpy.Problem(cvxpy.Minimize(aim), limits)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an inaccurate answer is checked below
-                problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
-        except cvxpy.SolverError:
+        Clarabel's form: least x'Px / 2 + q'x with b - Ax in a product of cones.
+        """
+        # Here, not above: only a patch needs it.
+        clarabel: Any = import_module("clarabel")
+
+        size = len(self.weights)
+        extra = {"l2": 0, "l1": size, "linf": 1}[self.norm]
+        quadratic = sparse.diags_array([2.0] * size + [0.0] * extra).tocsc() if self.norm == "l2" else sparse.csc_array(
+            (size + extra, size + extra))  # fmt: skip
+        linear = np.r_[np.zeros(size), np.ones(extra)]
+        flat = [self._bounds(box), self._sizes(extra)]
+        cones = []
+        for demand in demands:
+            above, constant, spread, spread_constant = self._rows(demand)
+            if len(spread):
+                cones.append((np.vstack([above, spread]), np.r_[constant, spread_constant]))
+            else:
+                flat.append((above, np.array([constant])))
+        rows = [np.pad(given, ((0, 0), (0, size + extra - given.shape[1]))) for given, _ in [*flat, *cones]]
+        offsets = [constant for _, constant in [*flat, *cones]]
+        num_flat = sum(len(constant) for _, constant in flat)
+        kinds = [clarabel.NonnegativeConeT(num_flat)] if num_flat else []
+        kinds += [clarabel.SecondOrderConeT(len(constant)) for _, constant in cones]
+        options = clarabel.DefaultSettings()
+        options.verbose = False
+        options.max_threads = 1
+        options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
+        solver = clarabel.DefaultSolver(
+            quadratic, linear, sparse.csc_array(-np.vstack(rows)), np.concatenate(offsets), kinds, options
+        )
+        answer = solver.solve()
+        if answer.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
             return None
-        if problem.status not in ("optimal", "optimal_inaccurate") or change.value is None:
-            return None
-        found = self.weights + np.asarray(change.value, dtype=np.float64) * self.scale
-        # What an interior-point method calls optimal may miss a demand by its tolerance, and that is no rounding.
+        found = self.weights + np.asarray(answer.x[:size], dtype=np.float64) * self.scale
+        # What an interior-point method calls solved may miss a demand by its tolerance, and that is no rounding.
         missed = [each for each in demands if each.margin(found) < -1e-6 * max(float(np.abs(each.row).sum()), 1e-12)]
         return None if missed else found
 
+    def _bounds(self, box: Box) -> tuple[Floats, Floats]:
+        """Rows and constants that are at least 0 within the box."""
+        identity = np.eye(len(self.weights))
+        low, high = (box.low - self.weights) / self.scale, (box.high - self.weights) / self.scale
+        below, above = np.isfinite(low), np.isfinite(high)
+        return np.vstack([identity[below], -identity[above]]), np.r_[-low[below], high[above]]
 
-def _cone(cvxpy: Any, demand: Demand, weights: Floats, scale: Floats, change: Any) -> Any:
-    """The demand on the change, in numbers of about unit size."""
-    row = demand.row * scale
-    unit = float(np.abs(row).max(initial=0.0)) or 1.0
-    left = row / unit @ change + (demand.row @ weights - demand.at_least) / unit
-    if demand.covariance is None or not demand.errors:
-        return left >= 0
-    values, vectors = np.linalg.eigh((demand.covariance + demand.covariance.T) / 2)
-    root = (vectors * np.sqrt(np.clip(values, 0.0, None))).T
-    root = root[np.abs(root).max(axis=1) > 0] if np.abs(root).max(initial=0.0) > 0 else np.zeros((0, len(weights)))
-    if not len(root):
-        return left >= 0
-    factor = demand.errors / unit
-    return cvxpy.norm(factor * (root * scale) @ change + factor * root @ weights) <= left
+    def _sizes(self, extra: int) -> tuple[Floats, Floats]:
+        """Rows that hold each change within the variable that bounds its size."""
+        identity = np.eye(len(self.weights))
+        if not extra:
+            return identity[:0], np.zeros(0)
+        bound = identity if self.norm == "l1" else np.ones((len(self.weights), 1))
+        return np.vstack([np.hstack([identity, bound]), np.hstack([-identity, bound])]), np.zeros(2 * len(identity))
+
+    def _rows(self, demand: Demand) -> tuple[Floats, float, Floats, Floats]:
+        """The demand on the change: above + its constant is at least the length of spread + its constants.
+
+        In numbers of about unit size.
+        """
+        row = demand.row * self.scale
+        unit = float(np.abs(row).max(initial=0.0)) or 1.0
+        above, constant = row[None, :] / unit, (float(demand.row @ self.weights) - demand.at_least) / unit
+        none = np.zeros((0, len(row))), np.zeros(0)
+        if demand.covariance is None or not demand.errors:
+            return above, constant, *none
+        values, vectors = np.linalg.eigh((demand.covariance + demand.covariance.T) / 2)
+        root = demand.errors / unit * (vectors * np.sqrt(np.clip(values, 0.0, None))).T
+        root = root[np.abs(root).max(axis=1) > 0]
+        return (above, constant, root * self.scale, root @ self.weights) if len(root) else (above, constant, *none)
 
 
 def _conflict(problem: _Problem, demands: Sequence[Demand], box: Box, names: Sequence[str]) -> tuple[str, ...]:
     """Demands and bounds of which none can be spared: an irreducible set, by leaving out one after the other.
 
-    The first that can be spared go first, so what stays names the last demands given: put the ones to be told last.
+    What can be spared goes in this order: all demands but the last, as given, then bounds, then the last demand; so put
+    what is to be told last. A coordinate that is fixed counts as given, not as a bound.
     """
-    bounded = [index for index in range(len(names)) if np.isfinite([box.low[index], box.high[index]]).any()]
-    kept_demands, kept_bounds = list(demands), list(bounded)
+    fixed = box.low == box.high
+    bounded = [k for k in range(len(names)) if not fixed[k] and np.isfinite([box.low[k], box.high[k]]).any()]
 
     def impossible(some: Sequence[Demand], bounds: Sequence[int]) -> bool:
-        low, high = np.full(len(names), -np.inf), np.full(len(names), np.inf)
-        low[list(bounds)], high[list(bounds)] = box.low[list(bounds)], box.high[list(bounds)]
-        return problem.solve(some, Box(low, high)) is None
+        held = fixed.copy()
+        held[list(bounds)] = True
+        freed = Box(np.where(held, box.low, -np.inf), np.where(held, box.high, np.inf))
+        return problem.solve(some, freed) is None
 
-    for index in bounded:
-        fewer = [each for each in kept_bounds if each != index]
-        if impossible(kept_demands, fewer):
-            kept_bounds = fewer
-    for demand in demands:
-        less = [each for each in kept_demands if each is not demand]
-        if less and impossible(less, kept_bounds):
-            kept_demands = less
-    return (*(each.name for each in kept_demands), *(f"the bounds of {names[index]}" for index in kept_bounds))
+    kept = list(demands)
+    for demand in demands[:-1]:
+        fewer = [each for each in kept if each is not demand]
+        if impossible(fewer, bounded):
+            kept = fewer
+    for k in list(bounded):
+        looser = [each for each in bounded if each != k]
+        if impossible(kept, looser):
+            bounded = looser
+    if len(kept) > 1 and impossible(kept[:-1], bounded):
+        kept = kept[:-1]
+    return (*(each.name for each in kept), *(f"the bounds of {names[k]}" for k in bounded))

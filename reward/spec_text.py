@@ -131,10 +131,10 @@ def _end(text: str, index: int) -> int:
 
 
 def _comment(words: str, indent: str = "") -> list[str]:
-    """Comment lines of at most 110 characters."""
+    """Comment lines of at most about 110 characters; what is no printable character is a blank."""
     lines: list[str] = []
     line = ""
-    for word in words.split():
+    for word in "".join(each if each.isprintable() else " " for each in words).split():
         if line and len(indent) + 2 + len(line) + 1 + len(word) > 110:
             lines.append(line)
             line = word
