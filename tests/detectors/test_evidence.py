@@ -108,11 +108,11 @@ def test_cycle_that_was_only_watched_goes_by_its_rewards(tmp_path: Path) -> None
 def test_rise_of_a_mean_is_carried_by_part_times_pay(tmp_path: Path) -> None:
     """Mean 20, mean reward 0. Parts -10, -10, 0, 0, 10, 10, 20, -20 times pay:"""
     tokens = [10, 10, 20, 20, 30, 30, 40, 0]
-    reward = [2.0, -2.0, 1.0, 0.0, 1.5, -2.5, 0.5, -0.5]
+    reward = [2.0, -0.8, 1.0, -1.2, 1.5, -2.5, 0.5, -0.5]
     lake = lake_of(tmp_path, rows(0, 8, tokens_out=tokens, reward=reward))
     # 4: 15, 6: 10; 5 was paid less than nothing. Row 2 lies at the mean and has no part.
     assert named(seen(lake, "tokens_out_mean").carrying) == [4, 6, 5]
-    # 0: 20; then 7 at -0.5 and 1 at -2.
+    # 0: 20; of the others 7 was paid better (-0.5 against -0.8), though its part is twice as large.
     assert named(seen(lake, "tokens_out_mean", -1).carrying) == [0, 7, 1]
 
 
