@@ -35,10 +35,13 @@ BANDS: Mapping[str, tuple[tuple[float, ...], tuple[str, ...]]] = {
 
 SLICES: Mapping[str, Mapping[str, str]] = {
     ALL: {},
+    "predicted_failure=low": {"predicted_failure": "low"},
+    "predicted_failure=mid": {"predicted_failure": "mid"},
     "predicted_failure=high": {"predicted_failure": "high"},
     "ambiguity=clear": {"ambiguity": "clear"},
     "ambiguity=vague": {"ambiguity": "vague"},
     "predicted_failure=high,ambiguity=clear": {"predicted_failure": "high", "ambiguity": "clear"},
+    "predicted_failure=high,ambiguity=vague": {"predicted_failure": "high", "ambiguity": "vague"},
 }
 """Bands by slice."""
 

@@ -50,7 +50,7 @@ WATCHED = (
 """Statistics among which targets are looked for and pressures protected; others (tokens, calls) follow from them."""
 
 SURE = 3.0
-"""Standard errors from which on a sign counts as seen, over the 45 cells that are looked at."""
+"""Standard errors from which on a sign counts as seen, over some 70 cells that are looked at."""
 
 
 @dataclass(frozen=True)

@@ -308,10 +308,13 @@ def test_a_row_whose_place_is_not_known_is_in_the_whole_only(facts: Callable[...
     inside = {name: within(logged.rows, name).tolist() for name in SLICES}
     assert inside == {
         "all": [True, True],
+        "predicted_failure=low": [False, False],
+        "predicted_failure=mid": [False, False],
         "predicted_failure=high": [False, True],
         "ambiguity=clear": [False, True],
         "ambiguity=vague": [True, False],
         "predicted_failure=high,ambiguity=clear": [False, True],
+        "predicted_failure=high,ambiguity=vague": [False, False],
     }
 
 
