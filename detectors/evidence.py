@@ -45,15 +45,15 @@ def evidence(
 
     ``bands``: values by slice dimension, as in `palomar.detectors.pressure.SLICES`. The counter-example lies on the
     other side, and its user fared best of those and at least as well as is usual in the slice. Nothing where the slice
-    has no rows. The same rows and seed give the same ids, in whatever order the rows lie (the random ones by the same
-    version of DuckDB, whose hash they are drawn by).
+    has no rows. The same rows and seed give the same ids, in whatever order the rows lie. Random ones, and which of
+    equals come first, go by DuckDB's hash, which another version may compute differently.
 
     Raises ValueError for a slice there cannot be, LakeError where the cycle lacks a column of the statistic.
     """
     x, y, counted = _counts(statistic)
     within, parameters = _within(bands)
     conditions = [f"({counted})", f"({statistic.where})", *within]
-    level = f"quantile_cont(x, {statistic.quantile})" if statistic.kind == "quantile" else "sum(x) / sum(y)"
+    level = f"quantile_cont(x, {statistic.quantile})" if statistic.kind == "quantile" else "sum(x) / nullif(sum(y), 0)"
     if statistic.kind in ("rate", "survival"):
         # By the behaviour itself: where all show it, no row has a part in it.
         rises, falls = "x = 1", "x = 0"

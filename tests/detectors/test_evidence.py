@@ -222,6 +222,13 @@ def test_nothing_is_shown_of_nothing(tmp_path: Path) -> None:
     assert seen(lake, "functions_per_edit") == Evidence()  # nobody edited
 
 
+def test_ratio_without_a_denominator_has_no_level_and_nothing_carries_it(tmp_path: Path) -> None:
+    found = seen(
+        lake_of(tmp_path, rows(0, 4, function_lines_after=[3, 0, 1, 0], functions_after=0)), "function_lines_mean"
+    )
+    assert (found.carrying, found.counter, len(found.random)) == ((), (), 2)
+
+
 def test_column_that_the_cycle_lacks_is_named(tmp_path: Path) -> None:
     odd = Statistic("odd", "Odd", "1", "mean", '"term:gone"', "up", "Of a term that is not there.")
     with pytest.raises(LakeError, match=r"evidence on odd: .*term:gone"):
