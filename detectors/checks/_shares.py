@@ -4,10 +4,10 @@ A *sign* is a condition on rows of ``observations`` among those where another co
 cycle and slice in one pass, and kept beside the lake, so that a new cycle pays for itself alone.
 
 **Step.** Cycle against reference: z = (p - p0) / sqrt(f q (1 - q) (1/n + 1/N)), with q the pooled share of both and f
-the overdispersion of the reference cycles, which stands for all that makes cycles differ beyond the draw of rows. f is
-chi-squared over its degrees of freedom, put together with `PRIOR` degrees at 1, and never below 1; z is held against
-Student's t with the sum of both degrees. Where rows are so many that any difference is significant, the smallest effect
-that a detector asks for decides.
+the overdispersion of the reference cycles (chi-squared over its degrees of freedom, never below 1), which stands for all
+that makes cycles differ beyond the draw of rows. z is held against Student's t with the degrees of freedom of f, and up
+to `PRIOR` more, the closer f is to 1: the floor at 1 is then worth something. Where rows are so many that any difference
+is significant, the smallest effect that a detector asks for decides.
 
 **Jump.** A fault, as against what a policy learns or what users change:
 
@@ -43,7 +43,7 @@ RATE = 0.001
 FEWEST_CYCLES = 3
 """Reference cycles that a comparison needs."""
 PRIOR = 4.0
-"""Degrees of freedom with which the overdispersion is taken to be 1 beforehand."""
+"""Degrees of freedom that the floor of the overdispersion is worth where it holds."""
 FEWEST_ROWS = 20
 """Rows below which a slice is not looked at."""
 NEAR = 0.02
@@ -183,16 +183,17 @@ def step(x0: Floats, n0: Floats, x: float, n: float, alpha: float) -> Step | Non
         return None
     hits, rows = x0[used], n0[used]
     before, after = float(hits.sum() / rows.sum()), x / n
-    freedom = len(rows) - 1 + PRIOR
+    own = len(rows) - 1
     expected = rows * before
     apart = float(((hits - expected) ** 2 / (expected * (1 - before))).sum()) if 0 < before < 1 else 0.0
-    inflated = max(1.0, (apart + PRIOR) / freedom)
+    inflated = max(1.0, apart / own)
+    freedom = own + PRIOR / inflated**2
     pooled = (hits.sum() + x) / (rows.sum() + n)
     # Half a row stands where none or all were hit: no row was seen is not that there is none.
     pooled = float(np.clip(pooled, 0.5 / (rows.sum() + n), 1 - 0.5 / (rows.sum() + n)))
     error = float(np.sqrt(inflated * pooled * (1 - pooled) * (1 / n + 1 / rows.sum())))
-    own = after * (1 - after) / n + before * (1 - before) / rows.sum()
-    spread = float(np.sqrt(inflated * max(own, pooled * (1 - pooled) / (n + rows.sum()))))
+    variance = after * (1 - after) / n + before * (1 - before) / rows.sum()
+    spread = float(np.sqrt(inflated * max(variance, pooled * (1 - pooled) / (n + rows.sum()))))
     threshold = float(stats.t.isf(alpha / 2, freedom))
     difference = after - before
     return Step(
@@ -274,8 +275,11 @@ def _base(counted: Shares, sign: str, place: int, reference: Sequence[int], marg
 
 def _jump(counted: Shares, sign: str, place: int, base: list[int], *, near: int | None, margin: float) -> Jump | None:
     x, n = counted.x[sign], counted.n[sign]
+    total = n[base, 0].sum()
+    if min(total, n[place, 0]) < FEWEST_ROWS or x[place, 0] / n[place, 0] - x[base, 0].sum() / total < margin:
+        return None  # before the dearer test
     whole = step(x[base, 0], n[base, 0], x[place, 0], n[place, 0], RATE / len(counted.x))
-    if whole is None or n[place, 0] < FEWEST_ROWS or whole.effect < margin or whole.z < whole.threshold:
+    if whole is None or whole.z < whole.threshold:
         return None
     if near is not None and n[near, 0] > 0:
         last = x[near, 0] / n[near, 0]

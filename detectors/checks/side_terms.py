@@ -82,14 +82,16 @@ def side_terms(view: View) -> Report:
         return Report(
             NAME, unassessed=(Unassessed("side terms", f"it takes two reward terms; there are {len(terms)}"),)
         )
-    task = _task(view, terms, weights)
     table = _trained(view, terms)
     groups = table["group_id"].combine_chunks().dictionary_encode().indices
     group = np.asarray(groups, dtype=np.int64)
     sizes = np.bincount(group) if len(group) else np.zeros(0, dtype=np.int64)
-    if task is None or (sizes >= 2).sum() < FEWEST:
+    if (sizes >= 2).sum() < FEWEST:
         why = f"{int((sizes >= 2).sum())} groups with two rows that were trained on; it takes {FEWEST}"
-        return Report(NAME, unassessed=(Unassessed("side terms", why if task else "no term differs between rows"),))
+        return Report(NAME, unassessed=(Unassessed("side terms", why),))
+    task = _task(view, terms, weights)
+    if task is None:
+        return Report(NAME, unassessed=(Unassessed("side terms", "no term differs between rows"),))
     values = {name: _numbers(table[name]) for name in terms}
     amount = np.abs(_numbers(table["advantage"]))
     low = float(np.nanmin(values[task]))
