@@ -36,8 +36,8 @@ DIMENSIONS = ("predicted_failure", "ambiguity", "organisation")
 """Of the segments that are held fixed."""
 ORGANISATIONS = 20
 """The largest of the reference are segments of their own, the rest are put together."""
-PLACED = 0.5
-"""Share of a cycle's interactions that must lie in segments that the reference has too."""
+PLACED = 0.25
+"""Share of a cycle's interactions that must lie in segments that the reference has too: users may be new."""
 
 
 # -- from rows to cycles -----------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 Form = Literal["rl", "best-of-n"]
 """d (a - b ln d), and d (a - b d)."""
 
+Status = Literal["rising", "past_peak", "unclear"]
+
 FEWEST = 6
 """Cycles away from the base below which no shape is fitted."""
 _FURTHEST = 4.0  # times the largest distance seen, up to which a peak's interval is looked for
@@ -48,7 +50,7 @@ class Shape:
     """A curve over the distance, fitted to cycles."""
 
     form: Form
-    status: Literal["rising", "past_peak", "unclear"]
+    status: Status
     """At the last cycle's distance: slope surely above 0, surely below, or neither, at ``level``."""
     a: float
     b: float
@@ -59,11 +61,11 @@ class Shape:
     low: float
     high: float
     peak: float | None
-    """Distance of the highest point seen or near; None where the curve rises on."""
+    """Distance from which it falls, 0 for the base; None where it rises still."""
     peak_low: float | None
-    """Of the peak's interval; both None where no distance can be told from a peak or none is one."""
+    """Of the peak's interval: distances whose slope cannot be told from 0; None where there are none."""
     peak_high: float | None
-    """None where it is open."""
+    """None, too, where it is open."""
     level: float
     n: int
     """Cycles away from the base that it rests on."""
@@ -99,11 +101,13 @@ def fit(kl: Floats, value: Floats, error: Floats, form: Form = "rl", level: floa
     slope, low, high = (float(each[0]) for each in _slope(form, np.array([now]), (a, b), covariance, size))
     far = np.linspace(d[away].min() / 4, _FURTHEST * d.max(), _STEPS)
     middle, lowest, highest = _slope(form, far, (a, b), covariance, size)
-    turn = np.flatnonzero((lowest <= 0) & (highest >= 0))
-    ends = (float(far[turn[0]]), float(far[turn[-1]])) if len(turn) else (None, None)
+    # What still rises has no peak yet: where such a curve is level at a smaller distance, that is a trough.
+    status: Status = "past_peak" if high < 0 else "rising" if low > 0 else "unclear"
+    top = None if status == "rising" or (middle > 0).all() else int(np.argmax(middle <= 0))
+    turn = np.flatnonzero((lowest <= 0) & (highest >= 0)) if top is not None else np.array([], dtype=np.int64)
     return Shape(
         form=form,
-        status="past_peak" if high < 0 else "rising" if low > 0 else "unclear",
+        status=status,
         a=a,
         b=b,
         now=now,
@@ -111,9 +115,9 @@ def fit(kl: Floats, value: Floats, error: Floats, form: Form = "rl", level: floa
         low=low,
         high=high,
         # Before the first distance seen the curve is a guess: what falls from there on has its peak at the base.
-        peak=None if (middle > 0).all() else 0.0 if middle[0] <= 0 else float(far[np.argmax(middle <= 0)]),
-        peak_low=0.0 if len(turn) and turn[0] == 0 else ends[0],
-        peak_high=None if len(turn) and turn[-1] == _STEPS - 1 else ends[1],
+        peak=None if top is None else 0.0 if top == 0 else float(far[top]),
+        peak_low=None if not len(turn) else 0.0 if turn[0] == 0 else float(far[turn[0]]),
+        peak_high=None if not len(turn) or turn[-1] == _STEPS - 1 else float(far[turn[-1]]),
         level=level,
         n=int(away.sum()),
     )
