@@ -84,7 +84,7 @@ def summed(given_rows: Rows) -> Sums:
 
 def taken(given_rows: Rows, which: np.ndarray) -> Rows:
     return Rows(
-        *(getattr(given_rows, name)[which] for name in ("cycle", "organisation", "slice", "difficulty", "values"))
+        *(getattr(given_rows, name)[which] for name in ("cycle", "organisation", "cell", "difficulty", "values"))
     )
 
 
@@ -105,7 +105,7 @@ def test_order_and_partition_of_rows_change_no_sum(order: list[int], cut: int) -
 def test_sums_are_those_of_the_rows() -> None:
     given_rows = some_rows()
     sums = summed(given_rows)
-    inside = (given_rows.cycle == 1) & (given_rows.organisation == 0) & (given_rows.slice == 1)
+    inside = (given_rows.cycle == 1) & (given_rows.organisation == 0) & (given_rows.cell == 1)
     for metric in (0, 1):
         x, d = given_rows.values[inside, metric], given_rows.difficulty[inside]
         known = ~np.isnan(x)
@@ -119,7 +119,7 @@ def test_sums_of_chunks_are_those_of_the_whole_stream() -> None:
     small = Rows(
         *(
             np.concatenate([getattr(chunk, name) for chunk in rows(3, "stationary", None, 100)])
-            for name in ("cycle", "organisation", "slice", "difficulty", "values")
+            for name in ("cycle", "organisation", "cell", "difficulty", "values")
         )
     )
     backwards = taken(small, np.arange(len(small.cycle))[::-1])
@@ -132,7 +132,7 @@ def test_sums_of_chunks_are_those_of_the_whole_stream() -> None:
 def test_sums_of_other_metrics_do_not_add_up() -> None:
     sums = summed(some_rows())
     with pytest.raises(ValueError, match="do not add up"):
-        _ = sums + replace(sums, slices=("easy", "vague"))
+        _ = sums + replace(sums, cells=("easy", "vague"))
 
 
 @given(factors=st.lists(st.integers(1, 6), min_size=4, max_size=4))
@@ -165,6 +165,7 @@ def made(values: np.ndarray, variance: float = 1e-4) -> Channels:
         slice=("all",) * count,
         value=values,
         variance=np.where(np.isnan(values), np.nan, variance),
+        third=np.zeros(values.shape),
         n=np.full(values.shape, 100.0),
         unplaced=np.zeros(len(values)),
     )
@@ -228,14 +229,31 @@ def test_one_event_where_there_was_never_one_is_no_alarm() -> None:
     assert [finding.status for finding in means] == ["steady"]
 
 
-def test_a_constant_amount_is_not_assessable() -> None:
+def constant(role_values: dict[str, np.ndarray], index: int, last: float = 2.0) -> dict[str, np.ndarray]:
+    """Sums in which a metric is 2 in all rows, and ``last`` in the last cycle."""
+    made_of = {role: array.copy() for role, array in role_values.items()}
+    level = np.full(len(made_of["n"]), 2.0)
+    level[-1] = last
+    level = level[:, None, None]
+    made_of["x"][..., index] = made_of["n"][..., index] * level
+    made_of["xx"][..., index] = made_of["n"][..., index] * level**2
+    made_of["xd"][..., index] = made_of["d"][..., index] * level
+    return made_of
+
+
+def test_an_amount_that_was_constant_over_the_reference_is_not_assessable() -> None:
     base = stream(3, n=100)
-    constant = {role: getattr(base, role).copy() for role in ROLES}
-    constant["x"][..., 10] = constant["n"][..., 10] * 2
-    constant["xx"][..., 10] = constant["n"][..., 10] * 4
-    constant["xd"][..., 10] = constant["d"][..., 10] * 2
-    found = findings(drift(channels(replace(base, **constant), REFERENCE), REFERENCE))
+    given = {role: getattr(base, role) for role in ROLES}
+    found = findings(drift(channels(replace(base, **constant(given, 10, last=3.0)), REFERENCE), REFERENCE))
     assert {finding.status for finding in found if finding.metric == "reward"} == {"not_assessable"}
+
+
+def test_what_never_varies_is_no_channel_and_is_told() -> None:
+    base = stream(3, n=100)
+    given = {role: getattr(base, role) for role in ROLES}
+    series = channels(replace(base, **constant(given, 10)), REFERENCE)
+    assert "reward" not in series.metric
+    assert ("mean", "reward", "all") in series.constant
 
 
 def test_a_budget_or_a_reference_without_sense_is_refused() -> None:
