@@ -16,6 +16,10 @@ SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
 """Real labelled logs, beside the project; a benchmark that needs them says so where they are absent."""
 
 
+SHARED = ("scored",)
+"""Modules here that benchmarks share and that are none."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """One measured figure, next to what was aimed at."""
@@ -50,7 +54,8 @@ class Measure:
 
 def benchmarks() -> dict[str, str]:
     """Name of each benchmark -> its module; the folder is walked, nothing is imported."""
-    return {info.name.replace("_", "-"): info.name for info in iter_modules(__path__)}
+    modules = [info.name for info in iter_modules(__path__) if not info.ispkg and info.name not in SHARED]
+    return {name.replace("_", "-"): name for name in modules}
 
 
 def load(name: str) -> Callable[[bool], list[Measure]]:
