@@ -14,11 +14,13 @@ Both are linear in what they are given, so that parts of a signal still add up t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -28,13 +30,24 @@ THIN = 10
 FOLDS = 5
 PENALTY = 1.0
 """Ridge penalty, on features of about unit size."""
+_COUNTED = 1 << 20
+"""Largest number up to which counting all of them beats sorting."""
+
+
+Left = Callable[[Ints, Floats], Floats]
+"""What is left of some rows' values: their numbers (n,) and values (n, M) in, (n, M) out."""
+OUTSIDE = -1
+"""Cell of a row that takes part in nothing."""
 
 
 class Context(Protocol):
     """What is held fixed, of N rows."""
 
-    def residuals(self, values: Floats) -> Floats:
-        """What is left of each column of (N, M) values; the mean of the product of two is their covariance within."""
+    def fitted(self, values: Floats) -> Left:
+        """What is left of each column of (N, M) values; the mean of the product of two is their covariance within.
+
+        By pieces, since all of it at once takes as much memory as the values.
+        """
         ...
 
 
@@ -43,19 +56,26 @@ class Strata:
     """Cells within which rows are compared."""
 
     codes: Ints
-    """Cell of each row: (N,)."""
+    """Cell of each row, from 0: (N,). `OUTSIDE` for rows that are in no mean, and must not be asked for."""
 
-    def residuals(self, values: Floats) -> Floats:
+    def fitted(self, values: Floats) -> Left:
         """Distance from the mean of the cell, times sqrt(n / (n - 1)), so that covariances of small cells are unbiased.
 
         0 in a cell of a single row, which has nothing to be compared with.
         """
-        _, index, sizes = np.unique(self.codes, return_inverse=True, return_counts=True)
+        inside = np.flatnonzero(self.codes >= 0)
+        codes = self.codes[inside]
+        sizes = np.bincount(codes)
+        members = sparse.csr_matrix((np.ones(len(codes)), (codes, inside)), shape=(len(sizes), len(values)))
+        means = (members @ values) / np.maximum(sizes, 1)[:, None]
         stretch = np.sqrt(sizes / np.maximum(sizes - 1, 1))
-        left = np.empty(values.shape)
-        for column in range(values.shape[1]):
-            means = np.bincount(index, weights=values[:, column], minlength=len(sizes)) / sizes
-            left[:, column] = (values[:, column] - means[index]) * stretch[index]
+
+        def left(rows: Ints, of_rows: Floats) -> Floats:
+            cell = self.codes[rows]
+            found: Floats = of_rows - means.take(cell, axis=0)
+            found *= stretch[cell, None]
+            return found
+
         return left
 
 
@@ -68,7 +88,7 @@ class Regressors:
     clusters: Ints
     """(N,): rows of one user are never fitted and predicted at once. At least FOLDS of them."""
 
-    def residuals(self, values: Floats) -> Floats:
+    def fitted(self, values: Floats) -> Left:
         """Distance from what the other folds' regression predicts."""
         # Here, not above: loading it takes a second, which a command that needs none of it should not pay.
         from sklearn.linear_model import Ridge
@@ -88,7 +108,7 @@ class Regressors:
             )
             model.fit(self.features[fit], values[fit])
             left[predict] = values[predict] - model.predict(self.features[predict]).reshape(len(predict), -1)
-        return left
+        return lambda rows, _: np.asarray(left[rows], dtype=np.float64)
 
 
 def _columns(transformer: object, columns: list[int]) -> object:
@@ -98,17 +118,19 @@ def _columns(transformer: object, columns: list[int]) -> object:
     return ColumnTransformer([("smooth", transformer, columns)], remainder="passthrough")
 
 
-def merged(levels: Ints, thin: int = THIN) -> Ints:
+def merged(levels: Ints, thin: int = THIN, within: int = 0) -> Ints:
     """A cell for each row such that no cell has fewer than `thin` rows, unless all rows together are fewer.
+
+    Or unless all rows with the same first `within` levels are, over which no cell reaches.
 
     `levels` (N, D) are bins of the context, the most important column first. The finest cells are all its distinct
     rows. From the last column to the first, cells that differ in that column only are looked at together: thin ones are
     put into one, and if that is thin still, into the smallest other. So what is given up first is the last column.
     """
     num_rows, depth = levels.shape
-    cells = _index(levels) if depth else np.zeros(num_rows, dtype=np.int64)
-    for column in reversed(range(depth)):
-        parents = _index(levels[:, :column]) if column else np.zeros(num_rows, dtype=np.int64)
+    cells = numbered(levels) if depth else np.zeros(num_rows, dtype=np.int64)
+    for column in reversed(range(within, depth)):
+        parents = numbered(levels[:, :column]) if column else np.zeros(num_rows, dtype=np.int64)
         # A cell that earlier steps made lies within one parent, or it would not have been looked at yet.
         sizes = np.bincount(cells)
         parent_of = np.zeros(len(sizes), dtype=np.int64)
@@ -122,11 +144,22 @@ def merged(levels: Ints, thin: int = THIN) -> Ints:
                 others = np.setdiff1d(np.flatnonzero(parent_of == parent), few)
                 if len(others):
                     into[few] = others[np.argmin(sizes[others])]
-        cells = _index(into[cells][:, None])
+        cells = numbered(into[cells][:, None])
     return cells
 
 
-def _index(rows: Ints) -> Ints:
+def numbered(rows: Ints) -> Ints:
     """Number of each distinct row, in their order."""
-    _, index = np.unique(rows, axis=0, return_inverse=True)
-    return np.asarray(index, dtype=np.int64).reshape(-1)
+    index = np.zeros(len(rows), dtype=np.int64)
+    for column in range(rows.shape[1]):
+        values = rows[:, column] - rows[:, column].min(initial=0)
+        index = _ranks(index * (int(values.max(initial=0)) + 1) + values)
+    return index
+
+
+def _ranks(values: Ints) -> Ints:
+    """Number of each distinct value, at least 0, in their order."""
+    if values.max(initial=0) <= max(_COUNTED, len(values)):
+        there = np.bincount(values) > 0
+        return np.asarray((np.cumsum(there) - 1)[values], dtype=np.int64)
+    return np.asarray(np.unique(values, return_inverse=True)[1], dtype=np.int64)

@@ -7,12 +7,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from palomar.data.lake import Lake
 from palomar.data.observations import FACTS, SAMPLES
+from palomar.detectors import pressure as module
 from palomar.detectors.measure import measure
-from palomar.detectors.pressure import PRESSURE, measured_statistics, pressures
+from palomar.detectors.pressure import (
+    MARGIN,
+    PRESSURE,
+    SLICES,
+    combined,
+    cycle_pressures,
+    judged,
+    measured_statistics,
+    pressures,
+)
 from palomar.reward.scoring import score, score_logged
 from palomar.reward.spec import bundled, version
 from palomar.trainer.advantages import advantages
@@ -90,6 +101,14 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def matrix(table: pa.Table) -> Matrix:
     assert table.schema == PRESSURE
     return {(row["statistic"], row["slice"], row["kind"]): row for row in table.to_pylist()}
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Equal, up to rounding."""
+    return found.keys() == expected.keys() and all(
+        found[name] == (pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value)
+        for name, value in expected.items()
+    )
 
 
 def test_behaviour_is_measured_and_what_it_is_paid_is_not() -> None:
@@ -180,3 +199,167 @@ def test_few_rows_in_coarse_contexts_are_held_fixed_by_regression(tmp_path: Path
     assert {row["adjustment"] for row in found.values()} >= {"regression"}
     parts = [row["value"] or 0.0 for key, row in found.items() if key[:2] == ("edit_rate", "all") and "term:" in key[2]]
     assert sum(parts) == pytest.approx(found["edit_rate", "all", "reward"]["value"], abs=1e-9)
+
+
+def test_sharing_cells_between_slices_changes_no_number(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = lake_without_gaps(lake)
+    together = matrix(pressures(known, [0, 1], SPECS))
+    monkeypatch.setattr(module, "_LEFT_THIN", -1.0)  # then each slice is worked on alone
+    alone = matrix(pressures(known, [0, 1], SPECS))
+    assert together.keys() == alone.keys()
+    assert {slice_ for _, slice_, _ in together} == set(SLICES)
+    for key, row in together.items():
+        assert same(row, alone[key]), key
+
+
+def lake_without_gaps(lake: Lake) -> Lake:
+    """The same where all requests have an ambiguity: no cell is thin."""
+    other = Lake(lake.root.parent / "without-gaps")
+    for cycle in (0, 1):
+        with lake.connect(["observations"], [cycle]) as connection:
+            table = connection.execute(
+                "SELECT * REPLACE (coalesce(ambiguity, 0.3) AS ambiguity) FROM observations"
+            ).to_arrow_table()
+        other.write_observations(table, cycle)
+    return other
+
+
+# -- cycle by cycle ------------------------------------------------------------------------------------------------
+
+
+def test_a_cycle_is_kept_and_is_what_it_would_be_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(lake: Lake, cycles: Any, specs: Any) -> pa.Table:
+        made.append(cycles)
+        return pressures(lake, cycles, specs)
+
+    monkeypatch.setattr(module, "pressures", counted)
+    first = cycle_pressures(lake, 0, SPECS)
+    assert first.equals(cycle_pressures(lake, 0, SPECS))
+    alone = matrix(pressures(lake, [0], SPECS))
+    assert all(same(row, alone[key]) for key, row in matrix(first).items())
+    assert made == [[0]]
+    cycle_pressures(lake, 0, {**SPECS, "another": bundled("sound")})  # no row was paid by it
+    assert made == [[0]]
+    cycle_pressures(lake, 0, {})
+    assert made == [[0], [0]]
+
+
+def test_a_cycle_is_made_anew_only_when_a_later_update_trained_on_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    tables = [score(facts(cycle, seed=cycle), NAIVE) for cycle in range(3)]
+    made = []
+
+    def counted(lake: Lake, cycles: Any, specs: Any) -> pa.Table:
+        made.extend(cycles)
+        return pressures(lake, cycles, specs)
+
+    monkeypatch.setattr(module, "pressures", counted)
+    late = tables[1].filter(tables[1]["included"]).slice(0, 30)
+    offered = [tables[0], tables[1], pa.concat_tables([tables[2], late])]
+    waiting = [set(), set(late["interaction_id"].to_pylist()), set()]
+    before = None
+    for cycle in range(3):
+        made.clear()
+        lake.write_observations(tables[cycle], cycle)
+        lake.append_samples(samples(cycle, offered[cycle], waiting[cycle]), cycle)
+        known = [cycle_pressures(lake, each, SPECS) for each in range(cycle + 1)]
+        assert made == ([1, 2] if cycle == 2 else [cycle])
+        before, after = (known[1] if cycle == 1 else before), known[-2] if cycle == 2 else None
+    assert before is not None
+    assert after is not None
+    rows = {table["rows"][0].as_py() for table in (before, after)}
+    assert rows == {ROWS - 30, ROWS}
+
+
+def test_combined_cycles_are_nearly_what_all_rows_say_at_once(lake: Lake) -> None:
+    """Values within a standard error, most far closer; errors within a third, and right in the middle."""
+    together = matrix(pressures(lake, [0, 1], SPECS))
+    parts = matrix(combined([cycle_pressures(lake, cycle, SPECS) for cycle in (0, 1)]))
+    assert together.keys() == parts.keys()
+    errors, apart = [], []
+    for key, row in together.items():
+        part = parts[key]
+        assert part["status"] == row["status"], key
+        assert (part["n"], part["rows"]) == (row["n"], row["rows"])
+        assert part["level"] == (None if row["level"] is None else pytest.approx(row["level"], rel=1e-9))
+        if row["status"] == "ok":
+            apart.append(abs(part["value"] - row["value"]) / row["error"])
+            if key[0] == "edit_rate" and key[2] != "outcome":  # of all rows, by advantages that are the same in both
+                assert part["value"] == pytest.approx(row["value"], rel=1e-9)
+            errors.append(part["error"] / row["error"])
+            assert part["spread"] == pytest.approx(row["spread"], rel=0.05), key
+    assert len(errors) > 300
+    assert max(apart) < 1
+    assert np.quantile(apart, 0.95) < 0.25
+    assert 0.75 < min(errors) <= max(errors) < 1.33
+    assert np.median(errors) == pytest.approx(1, abs=0.03)
+
+
+def test_one_cycle_combined_is_itself(lake: Lake) -> None:
+    alone = cycle_pressures(lake, 1, SPECS)
+    before, after = matrix(alone), matrix(combined([alone]))
+    assert before.keys() == after.keys()
+    for key, row in before.items():
+        assert same(after[key], row), key
+
+
+def test_a_rule_that_a_cycle_lacks_pushes_nothing_there(lake: Lake) -> None:
+    both = [cycle_pressures(lake, cycle, SPECS) for cycle in (0, 1)]
+    rule = "rule:invalid_tool_call"
+    without = both[0].filter(pc.not_equal(both[0]["kind"], rule))
+    key = ("invalid_call_rate", "all", rule)
+    found, alone = matrix(combined([without, both[1]]))[key], matrix(both[1])[key]
+    share = alone["total"] / (alone["total"] + matrix(both[0])["invalid_call_rate", "all", "reward"]["total"])
+    assert found["value"] == pytest.approx(share * alone["value"], rel=1e-9)
+    assert found["error"] == pytest.approx(share * alone["error"], rel=1e-9)
+    assert combined([]).num_rows == combined([PRESSURE.empty_table()]).num_rows == 0
+
+
+# -- there, shown not to be there, or neither ----------------------------------------------------------------------
+
+
+def estimates(value: float, half: float, status: str = "ok", n: int = 1000) -> dict[str, Any]:
+    known = status == "ok"
+    return {
+        "statistic": "s", "slice": "all", "kind": "reward", "value": value, "low": value - half if known else None,
+        "high": value + half if known else None, "z": None, "n": n, "clusters": 100, "status": status, "level": 0.5,
+        "adjustment": "cells", "error": half / 2, "level_error": 0.1, "rows": n, "total": n, "spread": 0.5,
+        "signal_spread": 2.0, "unusual": 99, "signal_unusual": 99,
+    }  # fmt: skip
+
+
+def test_the_verdict_says_what_the_interval_shows() -> None:
+    rows = [
+        estimates(0.10, 0.05),  # spreads multiply to 1: these are correlations
+        estimates(-0.10, 0.05),
+        estimates(0.01, 0.03),
+        estimates(0.01, 0.06),
+        estimates(0.03, 0.06),
+        estimates(0.10, 0.05, status="too few"),
+    ]
+    found = judged(pa.Table.from_pylist(rows, schema=PRESSURE.remove(22).remove(21).remove(20))).to_pylist()
+    assert MARGIN == 0.05
+    assert [row["verdict"] for row in found] == ["along_up", "along_down", "none", "unclear", "unclear", "unclear"]
+    assert [row["correlation"] for row in found] == [0.10, -0.10, 0.01, 0.01, 0.03, 0.10]
+    # 0.06 must shrink to 0.04, to be none, by 1.5 times 1.5; to 0.03, to be there, by 2 times 2.
+    assert [row["needed_n"] for row in found] == [None, None, None, 2250, 4000, None]
+
+
+@pytest.mark.parametrize(("push", "verdict"), [(0.0, "none"), (0.3, "along_up")])
+def test_no_pressure_is_shown_by_rows_enough_and_pressure_too(tmp_path: Path, push: float, verdict: str) -> None:
+    rng = np.random.default_rng(31)
+    parts = [facts(None, seed=40 + part) for part in range(8)]
+    table = pa.concat_tables(parts)
+    names = pa.array([f"i{index}" for index in range(table.num_rows)])
+    scored = score(table.set_column(0, "interaction_id", names), NAIVE)
+    latency = scored["latency_s"].to_numpy()
+    reward = rng.normal(size=table.num_rows) + push * (latency - latency.mean()) / latency.std()
+    lake = Lake(tmp_path)
+    lake.write_observations(scored.set_column(scored.column_names.index("reward"), "reward", pa.array(reward)), None)
+    row = matrix(pressures(lake, [None], {}))["latency_mean", "all", "reward"]
+    assert row["verdict"] == verdict
+    assert row["correlation"] == pytest.approx(push / np.sqrt(1 + push**2), abs=0.03)

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palomar.data.observations import OBSERVATIONS, SAMPLES
+from palomar.reward import pressure as module
 from palomar.reward.charges import Signals, outcome_signal, reward_signals
-from palomar.reward.contexts import Regressors, Strata, merged
-from palomar.reward.pressure import Behaviours, Pressures, pressure
+from palomar.reward.contexts import OUTSIDE, Regressors, Strata, merged
+from palomar.reward.pressure import Behaviours, Pressures, pressure, pressure_in
 from palomar.trainer.advantages import advantages
 from palomar.trainer.config import AdvantageConfig
 
@@ -143,6 +144,85 @@ def test_the_error_of_a_ratio_is_that_of_leaving_out_one_user_at_a_time() -> Non
     without = np.array([of(user != each).value[0, 0] for each in range(100)])
     jackknife = np.sqrt(99 / 100 * ((without - without.mean()) ** 2).sum())
     assert found.value[0, 0] / found.z[0, 0] == pytest.approx(jackknife, rel=0.03)
+
+
+# -- against a plain, slow reference -------------------------------------------------------------------------------
+
+
+def slowly(signal: Floats, x: Floats, y: Floats, cells: Any, users: Any) -> dict[str, float]:
+    """Pressure of one signal on one statistic as the module's docstring has it, row by row."""
+    rows = len(signal)
+
+    def left(values: Floats) -> Floats:
+        found = np.empty(rows)
+        for cell in set(cells):
+            here = cells == cell
+            found[here] = (values[here] - values[here].mean()) * np.sqrt(here.sum() / max(here.sum() - 1, 1))
+        return found
+
+    level = x.sum() / y.sum()
+    phi, share = (x - level * y) / y.mean(), y / y.mean()
+    products = left(signal) * left(phi)
+    value = products.mean()
+    influence = products - (left(signal) * left(share)).mean() * phi - value * share
+    sums = np.array([influence[users == each].sum() for each in set(users)])
+    levels = np.array([phi[users == each].sum() for each in set(users)])
+    correction = len(sums) / (len(sums) - 1)
+    return {
+        "value": value,
+        "error": np.sqrt(correction * (sums**2).sum()) / rows,
+        "level": level,
+        "level_error": np.sqrt(correction * (levels**2).sum()) / rows,
+        "spread": np.sqrt((left(phi) ** 2).mean()),
+        "signal_spread": np.sqrt((left(signal) ** 2).mean()),
+        "total": y.sum(),
+    }
+
+
+def test_slices_at_once_are_each_what_the_plain_reference_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECE", 100)  # several pieces, cut between users
+    rng = np.random.default_rng(23)
+    rows, num_signals, num = 900, 3, 4
+    cells, users = rng.integers(0, 12, rows), rng.integers(0, 150, rows) * 7
+    y = np.column_stack([np.ones(rows), rng.integers(0, 3, (rows, num - 1))]).astype(float)
+    x = y * rng.integers(0, 5, (rows, num))
+    signals = rng.normal(size=(rows, num_signals)) * np.array([1.0, 1e3, 1e-3]) + x[:, :1] + 100
+    slices = [np.ones(rows, dtype=bool), cells < 4, (cells >= 4) & (cells % 2 == 0)]
+    behaviours = Behaviours(tuple("abcd"), x, y)
+    found = pressure_in(slices, signals, behaviours, Strata(cells), users)
+    for mask, got in zip(slices, found, strict=True):
+        assert (got.rows, got.clusters) == (mask.sum(), len(set(users[mask])))
+        for k in range(num):
+            for s in range(num_signals):
+                expected = slowly(signals[mask, s], x[mask, k], y[mask, k], cells[mask], users[mask])
+                for name, value in expected.items():
+                    array = getattr(got, name)
+                    at = (k, s) if array.ndim == 2 else (s,) if name == "signal_spread" else (k,)
+                    assert array[at] == pytest.approx(value, rel=1e-9), (name, k, s)
+
+
+def test_rows_outside_every_slice_take_no_part() -> None:
+    rng = np.random.default_rng(24)
+    signal, phi, users = rng.normal(size=200), rng.normal(size=200), rng.integers(0, 40, 200)
+    inside = rng.random(200) < 0.6
+    codes = np.where(inside, rng.integers(0, 3, 200), OUTSIDE)
+    found = pressure_in([inside], column(signal), shares(phi), Strata(codes), users)[0]
+    alone = one(signal[inside], phi[inside], codes[inside], users[inside])
+    assert found.value[0, 0] == pytest.approx(alone.value[0, 0], rel=1e-12)
+    assert found.z[0, 0] == pytest.approx(alone.z[0, 0], rel=1e-12)
+    assert found.clusters == alone.clusters == len(set(users[inside]))
+
+
+@pytest.mark.parametrize("odd", [0, 9, 10, 11, 4000])
+def test_rare_rows_are_counted_though_a_part_is_looked_at_first(odd: int) -> None:
+    rng = np.random.default_rng(25)
+    phi = np.zeros(300_000)
+    phi[rng.choice(len(phi), odd, replace=False)] = 1.0
+    found = one(rng.normal(size=len(phi)), phi)
+    assert found.status[0, 0] == ("no variation" if odd == 0 else "too few" if odd < 10 else "ok")
+    if odd < 1000:
+        assert found.unusual[0] == odd
+    assert found.signal_unusual[0] >= 10
 
 
 # -- what the reward's pressure is made of -------------------------------------------------------------------------
@@ -346,6 +426,14 @@ def test_no_cell_is_thin_and_what_differs_last_is_merged_first(seed: int, rows: 
     finest, counts = np.unique(levels, axis=0, return_counts=True)
     if counts.min() >= thin:
         assert len(np.unique(cells)) == len(finest)
+
+
+def test_cells_can_be_kept_from_reaching_over_the_first_levels() -> None:
+    levels = np.column_stack([np.repeat([0, 1], [60, 4]), np.tile([0, 1], 32)])
+    assert len(np.unique(merged(levels))) == 2  # four rows of the second level with the smaller half of the first
+    cells = merged(levels, within=1)
+    assert [len(set(cells[levels[:, 0] == each])) for each in (0, 1)] == [2, 1]
+    assert not set(cells[levels[:, 0] == 0]) & set(cells[levels[:, 0] == 1])
 
 
 def test_regression_holds_fixed_what_coarse_cells_leave_in() -> None:
