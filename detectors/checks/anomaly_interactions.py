@@ -73,7 +73,7 @@ FLAGS: Mapping[str, str] = {
 """Behaviours that a combination is made of, as SQL over ``observations``; unknown is no."""
 _FOREST_ROWS = 500  # of each other cycle
 _FOREST_NOW = 2_000
-_VERSION = "1"
+_VERSION = "2"
 _LONGEST = 60  # characters of a tool's name that are kept: it is the agent's text
 
 
@@ -347,7 +347,7 @@ def _count_lonely(seen: View, cycle: int, others: Sequence[int]) -> _Strange:
         [np.median(column[~np.isnan(column)]) if (~np.isnan(column)).any() else 0.0 for column in before.T]
     )
     now, before = (np.where(np.isnan(part), middle, part) for part in (now, before))
-    forest = IsolationForest(n_estimators=100, max_samples=256, random_state=0).fit(before)
+    forest = IsolationForest(n_estimators=64, max_samples=256, random_state=0).fit(before)
     lonely, usual = -forest.score_samples(now), -forest.score_samples(before)
     out = lonely > usual.max()
     first = np.argsort(-lonely, kind="stable")[: min(SHOWN, int(out.sum()))]
@@ -358,17 +358,20 @@ def _rarest(row: Floats, before: Floats) -> str:
     """The three numbers in which a row lies farthest in a tail of the reference."""
     share = np.minimum((before >= row).mean(axis=0), (before <= row).mean(axis=0))
     said = (
-        f"{NUMBERS[index]} {np.expm1(row[index]):.4g} ({share[index]:.1%} of the reference as far out)"
+        f"{NUMBERS[index]} {row[index] ** 2:.4g} ({share[index]:.1%} of the reference as far out)"
         for index in np.argsort(share, kind="stable")[:3]
     )
     return "is loneliest in: " + ", ".join(said)
 
 
 def _amounts(seen: View, cycle: int, most: int) -> tuple[Floats, list[str]]:
-    """Logs of the numbers, (rows, numbers), NaN where not known: amounts have long tails, and a forest cuts evenly."""
+    """Roots of the numbers, (rows, numbers), NaN where not known.
+
+    A forest cuts evenly between the extremes: as they are, one huge amount would take all cuts; logs hide large ones.
+    """
     table = sample(seen, cycle, most)
     values = np.stack([table[name].cast(pa.float64()).to_numpy() for name in NUMBERS], axis=1)
-    return np.log1p(np.maximum(values, 0)), table["interaction_id"].to_pylist()
+    return np.sqrt(np.maximum(values, 0)), table["interaction_id"].to_pylist()
 
 
 KINDS: Mapping[str, Callable[[View, int, Sequence[int]], _Strange]] = {
