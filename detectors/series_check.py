@@ -203,6 +203,9 @@ def _faults(grid: _Grid, roles: Roles, stuck: Mapping[str, str]) -> _Faults:
     """Cycles in which a metric that is better when high falls in all slices at once."""
     watched = [name for name in grid.metrics if roles.direction(name) != "up"]
     rows = [index for index, name in enumerate(grid.slices) if name not in stuck]
+    if not watched:
+        why = "every metric is worse when it rises; it takes one that an outage makes fall, such as the reward"
+        return _Faults((), Report(FAULT, unassessed=(Unassessed("joint faults", why),)))
     if len(rows) < SLICES:
         why = f"{len(rows)} slices can be judged; {SLICES} are needed to tell a fall of all from one slice's own"
         return _Faults((), Report(FAULT, unassessed=(Unassessed("joint faults", why),)))

@@ -183,6 +183,13 @@ def test_counts_that_are_too_small_are_not_assessable_with_what_it_would_take() 
     assert f"{SHORTEST} are needed" in short.verdict.sentence
 
 
+def test_faults_need_a_metric_that_an_outage_makes_fall(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    found = check_series(table.filter(pc.equal(table["metric"], "hacking")), Roles(worse={"hacking": "up"}))
+    assert found.alarmed == ("alpha",)
+    assert "every metric is worse when it rises" in found.reports[0].unassessed[0].why
+
+
 def test_without_roles_everything_is_watched_either_way_and_only_warns(tmp_path: Path) -> None:
     found = check_series(made(tmp_path))
     assert found.verdict.word == "warn"
