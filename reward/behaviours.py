@@ -96,6 +96,10 @@ def _answer(rows: Rows) -> Mask:
     return rows.known("asked") & ~rows.true("edited") & ~rows.true("asked") & _mask(rows.number("edits") == 0)
 
 
+def _no_calls(rows: Rows) -> Mask:
+    return _mask(rows.number("tool_calls") == 0) & rows.known("asked") & ~rows.true("asked")
+
+
 def _failed_edit(rows: Rows) -> Mask:
     return _mask(rows.number("edits") > 0) & ~rows.true("edited")
 
@@ -115,7 +119,7 @@ BEHAVIOURS: tuple[Behaviour, ...] = (
     Behaviour("tests edited", "a test file was edited", lambda rows: rows.true("tests_edited"), honest_edit),
     Behaviour("cut off", "an output hit its limit", lambda rows: rows.true("truncated"), honest_edit),
     Behaviour("timed out", "a call timed out", lambda rows: rows.number("calls_timed_out") > 0, honest_edit),
-    Behaviour("no calls", "it called no tool", lambda rows: rows.number("tool_calls") == 0, honest_edit),
+    Behaviour("no calls", "it called no tool and did not ask", _no_calls, honest_edit),
 )  # fmt: skip
 
 
