@@ -17,6 +17,7 @@ from palomar.data.followups import FollowUpClassifier
 from palomar.data.lake import Lake
 from palomar.data.production.simulation import SimulatedProduction
 from palomar.data.store import Store
+from palomar.detectors.detector import load
 from palomar.trainer import collecting
 from palomar.trainer.clone import BASE
 from palomar.trainer.cycle import Loop, Moment, Source, begin, run_cycle
@@ -31,6 +32,8 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
 
     Raises StoreError where the home holds another run, other settings, or is being run by another process.
     """
+    for extension in settings.extensions:
+        load(Path(extension))
     with ExitStack() as stack:
         stack.enter_context(_alone(home))
         store = stack.enter_context(Store.open(settings.store, home))

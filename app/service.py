@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -23,8 +23,11 @@ from palomar.data.schema import Feedback, Interaction
 from palomar.data.store import Store
 from palomar.data.store.records import Cycle, Decision, LedgerRow, Run, StageName, Statistic
 from palomar.data.store.runs import STAGES
+from palomar.detectors.check import Checked, check
 from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure, base_level, departures
+from palomar.detectors.detector import View
 from palomar.detectors.measure import measure
+from palomar.detectors.runs import specs_of, view_of
 from palomar.detectors.statistics import STATISTICS, expanded
 from palomar.detectors.statistics import Statistic as Definition
 
@@ -282,6 +285,24 @@ class Observatory:
     def quarantined(self) -> Mapping[str, int]:
         """Records that could not be read, by kind of problem; empty where nothing was noted."""
         return self.store.quarantine.by_kind() if self.has_store else {}
+
+    def view(self, cycle: int | None = None) -> View | None:
+        """What detectors may look at to judge a cycle, without a number the newest; None where the lake has none."""
+        there = self.lake.cycles("observations")
+        numbered = [each for each in there if each is not None]
+        if cycle is None and numbered:
+            cycle = max(numbered)
+        if cycle not in there:
+            return None
+        run = self.run()
+        if cycle is None or run is None:
+            return View.of(self.lake, cycle, specs=specs_of(self.store) if self.has_store else {})
+        return view_of(self.lake, self.store, run.run_id, cycle)
+
+    def check(self, cycle: int | None = None, names: Collection[str] | None = None) -> Checked | None:
+        """All detectors on a cycle, run now; None where there is nothing to check. Nothing is stored."""
+        view = self.view(cycle)
+        return None if view is None else check(view, names)
 
     def ledger(self, run_id: str, cycle: int) -> list[LedgerRow]:
         """Where the samples of one cycle went."""

@@ -62,6 +62,8 @@ class Settings(_Strict):
     baseline_cycles: Annotated[int, Field(ge=0)] = 8
     """Cycles at the beginning in which the policy serves and is measured, and nothing is trained on: what comes after
     is compared with them, and what the reward would teach is named before it is learnt."""
+    extensions: tuple[str, ...] = ()
+    """Python files of your own that register statistics, detectors or signatures, relative to the settings file."""
     store: str | None = None
     """Database URL (``postgresql+psycopg://...``); none: SQLite in the home."""
     reward: str = "naive"
@@ -76,9 +78,10 @@ class Settings(_Strict):
     def resolved(self) -> dict[str, Any]:
         """All settings with their defaults filled in, as kept with the run.
 
-        Without what may differ when it is resumed: how many cycles to run, and the store, whose URL holds a password.
+        Without what may differ when it is resumed: how many cycles to run, what looks at them, and the store, whose URL
+        holds a password.
         """
-        return self.model_dump(mode="json", exclude={"store", "cycles"})
+        return self.model_dump(mode="json", exclude={"store", "cycles", "extensions"})
 
 
 DEMO = Settings(name="demo")
@@ -89,7 +92,7 @@ def read_settings(path: Path) -> Settings:
     """Settings from a file, with paths in it made absolute. Raises ConfigError with file, line and key."""
     settings = read_config(path, Settings)
     folder = path.resolve().parent
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"extensions": tuple(str(folder / item) for item in settings.extensions)}
     if is_file(settings.reward):
         changes["reward"] = str(folder / settings.reward)
     if settings.policy.path != "base" and ":" not in settings.policy.path:

@@ -19,7 +19,8 @@ from palomar.detectors.verdict import Verdict, verdict
 _log = logging.getLogger(__name__)
 
 READS, CHARTS = "behaviour", "drift"
-"""The detector that reads what the other one charts: what both speak of is told once, with its reading."""
+"""The detector that reads what the other one charts: what both speak of is told once, with its reading. What is charted
+and not read (spreads, correlations, what users and scorers made of it) warns: a change alone is no reason to block."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,6 @@ class Checked:
         """Of all detectors; those that block first, then those that warn."""
         found = [finding for report in self.reports for finding in report.findings]
         return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
-
 
     @property
     def budget(self) -> str:
@@ -68,14 +68,12 @@ def _report(detector: Detector, view: View) -> Report:
 
 def _told_once(reports: list[Report]) -> list[Report]:
     read = {finding.key for report in reports if report.detector == READS for finding in report.findings}
-    return [
-        replace(
-            report,
-            findings=tuple(
-                finding for finding in report.findings if replace(finding, detector=READS).key not in read
-            ),
+
+    def unread(report: Report) -> tuple[Finding, ...]:
+        left = [finding for finding in report.findings if replace(finding, detector=READS).key not in read]
+        return tuple(
+            replace(finding, severity="warns", detail={**finding.detail, "would_block": finding.severity == "blocks"})
+            for finding in left
         )
-        if report.detector == CHARTS
-        else report
-        for report in reports
-    ]
+
+    return [replace(report, findings=unread(report)) if report.detector == CHARTS else report for report in reports]

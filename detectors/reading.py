@@ -1,4 +1,4 @@
-"""What a change means: drift, the reward's pressure and the outcome's, put together. DESIGN.md's table, and nothing else.
+"""What a change means: drift, the reward's pressure and the outcome's, put together. DESIGN.md's table, no more.
 
     drift   reward pushes along it   users' outcome along it   reading
     yes     yes                      no: against, or none      reward hack

@@ -1,4 +1,4 @@
-"""One cycle of real-time RL, as it is told in DESIGN: collect, distil, train, evaluate, decide, deploy.
+"""One cycle of real-time RL, as it is told in DESIGN: collect, distil, train, check, evaluate, decide, deploy.
 
 `run_cycle` is the whole of it. Each stage reads what earlier stages left in the lake and the store, writes its own
 outputs, and is recorded in the store last; a stage that is recorded is not done again. Outputs are idempotent and every
@@ -27,7 +27,9 @@ from palomar.data.serving import Agent
 from palomar.data.store import Store
 from palomar.data.store import records as stored
 from palomar.data.store.records import StageName
+from palomar.detectors.check import check
 from palomar.detectors.measure import measure
+from palomar.detectors.runs import keep, view_of
 from palomar.reward import versions
 from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward.scoring import score
@@ -134,6 +136,7 @@ def run_cycle(loop: Loop, cycle: int) -> stored.Cycle:
         stages.run("distil", lambda: distil(loop, cycle))
         trained = stages.run("train", lambda: train(loop, cycle, champion))
         candidate = trained["candidate"]
+        stages.run("check", lambda: check_cycle(loop, cycle))
         stages.run("evaluate", lambda: evaluate_candidate(loop, candidate, champion))
         decided = stages.run("decide", lambda: decide(loop, cycle, candidate, champion))
         stages.run("deploy", lambda: deploy(loop, cycle, candidate, champion, decided))
@@ -230,6 +233,14 @@ def account(loop: Loop, cycle: int) -> None:
         book.check()
         rows += book.rows
     loop.store.ledger.write(loop.run_id, rows)
+
+
+def check_cycle(loop: Loop, cycle: int) -> dict[str, Any]:
+    """What changed in this cycle and what it means, with what the update was given: findings, and a verdict."""
+    checked = check(view_of(loop.lake, loop.store, loop.run_id, cycle))
+    keep(loop.store, loop.run_id, checked, loop.source.now(cycle))
+    said = checked.verdict
+    return {"verdict": said.word, "reasons": list(said.reasons), "findings": said.counts}
 
 
 def evaluate_candidate(loop: Loop, candidate: str | None, champion: str) -> dict[str, Any]:

@@ -196,6 +196,11 @@ def _record(kind: Kind, seed: int) -> Path:
     return home
 
 
+def home_of(kind: Kind, seed: int) -> Path:
+    """Home of a recorded run, be it made already or not."""
+    return _home(settings_of(kind, seed))
+
+
 def _home(settings: Settings) -> Path:
     cache = Path(os.environ.get("PALOMAR_CACHE") or Path.home() / ".cache" / "palomar")
     weights = content_id(BASE_WEIGHTS.read_bytes().hex())

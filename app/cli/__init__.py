@@ -23,7 +23,21 @@ import traceback
 import typer
 
 from palomar import __version__
-from palomar.app.cli import bench, console, ingest, pressure, rebuild, run, scan, show, stats
+from palomar.app.cli import (
+    baseline,
+    bench,
+    check,
+    console,
+    ingest,
+    pressure,
+    rebuild,
+    report,
+    reward,
+    run,
+    scan,
+    show,
+    stats,
+)
 from palomar.data.errors import PalomarError
 
 ERROR = 2
@@ -35,7 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, ingest, stats, pressure, scan, show, console, bench, rebuild):
+for module in (run, ingest, stats, check, baseline, pressure, reward, scan, report, show, console, bench, rebuild):
     module.register(app)
 
 

@@ -70,7 +70,7 @@ def run(
     store_url: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Run the loop: collect, distil, train, evaluate, decide, deploy, cycle after cycle."""
+    """Run the loop: collect, distil, train, check, evaluate, decide, deploy, cycle after cycle."""
     settings = read_settings(config)
     if store_url is not None:
         settings = settings.model_copy(update={"store": store_url})

@@ -14,7 +14,7 @@ from palomar.data.findings import ALL, Finding, Severity
 
 RunStatus = Literal["running", "complete", "stopped"]
 CycleStatus = Literal["running", "complete", "stopped"]
-StageName = Literal["collect", "distil", "train", "evaluate", "decide", "deploy"]
+StageName = Literal["collect", "distil", "train", "check", "evaluate", "decide", "deploy"]
 CheckpointStatus = Literal["candidate", "promoted", "blocked", "rolled_back", "superseded"]
 Verdict = Literal["promote", "hold", "block"]
 Place = Literal["collected", "trained", "excluded", "quarantined", "waiting"]

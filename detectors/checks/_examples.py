@@ -17,16 +17,16 @@ ORGANISATIONS = ("north", "south", "west")
 USERS = 60
 
 
-def rows(cycle: int | None, n: int = 400, seed: int = 0, **columns: Any) -> pa.Table:
+def rows(cycle: int | None, n: int = 400, seed: int = 0, more_asked: float = 0.0, **columns: Any) -> pa.Table:
     """`n` ordinary interactions of a cycle; ``columns`` replace what is there (a value for all rows, or n of them).
 
-    Further columns (``term:...``, ``status:...``) are added. The agent edits in 70 % of cases, asks in 20 % (more on
-    vague requests) and breaks a call in 3 %; edits of easy requests stay, those of hard ones mostly do not; reward and
-    outcome follow.
+    ``more_asked``: further questions, as a share of all. Further columns (``term:...``, ``status:...``) are added. The
+    agent edits in 70 % of cases, asks in 20 % (more on vague requests) and breaks a call in 3 %; edits of easy requests
+    stay, those of hard ones mostly do not; reward and outcome follow.
     """
     rng = np.random.default_rng([seed, 0 if cycle is None else cycle + 1])
     hard, vague = rng.beta(1.2, 1.2, n), rng.beta(1.0, 2.0, n)
-    asked = rng.random(n) < 0.1 + 0.3 * vague
+    asked = rng.random(n) < 0.1 + 0.3 * vague + more_asked
     invalid = (rng.random(n) < 0.03) & ~asked
     edited = ~asked & ~invalid & (rng.random(n) < 0.9)
     lost = edited & (rng.random(n) < hard)

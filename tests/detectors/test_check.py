@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,12 +26,12 @@ def fails(seen: View) -> Report:
 
 
 @pytest.fixture
-def only(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Detector]]:
+def only(monkeypatch: pytest.MonkeyPatch) -> dict[str, Detector]:
     """An empty registry."""
     detectors()
     mine: dict[str, Detector] = {}
     monkeypatch.setattr(registry, "_REGISTRY", mine)
-    yield mine
+    return mine
 
 
 def add(to: dict[str, Detector], name: str, judge: Judge) -> None:

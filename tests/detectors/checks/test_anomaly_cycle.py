@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,8 @@ def test_the_statistics_that_make_it_odd_are_named(tmp_path: Path) -> None:
 
 
 def test_a_statistic_without_a_value_somewhere_is_left_out_and_said(tmp_path: Path) -> None:
-    tables = [rows(cycle, 200, **({"tokens_in": None} if cycle == 3 else {})) for cycle in range(9)]
+    lacking: dict[str, Any] = {"tokens_in": None}
+    tables = [rows(cycle, 200, **(lacking if cycle == 3 else {})) for cycle in range(9)]
     report = anomaly_cycle(view(tmp_path, tables))
     assert [item.what for item in report.unassessed] == ["tokens_in_mean"]
     assert report.assessed > 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,12 +92,12 @@ def test_numbers_beyond_the_reference_name_the_furthest_first(tmp_path: Path) ->
 def test_rows_at_many_extremes_at_once_are_lonely_though_each_number_came_before(tmp_path: Path) -> None:
     columns = ("tokens_in", "tokens_out", "agent_turns", "calls_failed", "lines_added", "lines_removed", "tool_calls")
 
-    def amounts(cycle: int) -> dict[str, np.ndarray]:
+    def amounts(cycle: int) -> dict[str, Any]:
         rng = np.random.default_rng(cycle)
         return {name: np.minimum(rng.geometric(0.1, N), 60) for name in columns}
 
     odd = np.arange(N) < 10
-    last = {name: np.where(odd, 60, values) for name, values in amounts(8).items()}
+    last: dict[str, Any] = {name: np.where(odd, 60, values) for name, values in amounts(8).items()}
     seen = view(tmp_path, [*(rows(cycle, N, **amounts(cycle)) for cycle in range(8)), rows(8, N, **last)])
     found = {finding.statistic: finding for finding in anomaly_interactions(seen).findings}
     assert set(found) == {"isolation"}

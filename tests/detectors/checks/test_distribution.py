@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from palomar.detectors.evidently_report import Column, EvidentlyReport, keep, ke
 PROBE = """
 import sys
 from pathlib import Path
+from typing import Any
 from palomar.detectors.detector import detectors
 from palomar.detectors.checks._examples import rows, view
 seen = view(Path(sys.argv[1]), [rows(cycle, 60) for cycle in range(9)])
@@ -30,7 +32,7 @@ print(" ".join(name for name in ("evidently", "torch", "transformers") if name i
 """
 
 
-def small(folder: Path, **last: object) -> View:
+def small(folder: Path, **last: Any) -> View:
     return view(folder, [rows(cycle, 80, **(last if cycle == 8 else {})) for cycle in range(9)])
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from palomar.data.findings import Report
+from palomar.data.findings import Finding, Report
 from palomar.detectors.checks._examples import rows, view
 from palomar.detectors.checks.joint import _told, joint
 from palomar.detectors.detector import View
@@ -29,6 +29,10 @@ def stream(folder: Path, *, before: float, after: float, cycles: int = 9, seed: 
     return view(folder, tables)
 
 
+def pairs(finding: Finding) -> list[dict[str, Any]]:
+    return cast(list[dict[str, Any]], finding.detail["pairs"])
+
+
 def auc(report: Report) -> float:
     (finding,) = report.findings
     assert finding.after is not None
@@ -39,7 +43,7 @@ def test_a_flipped_correlation_is_told_and_named_with_its_values(tmp_path: Path)
     report = joint(stream(tmp_path, before=0.7, after=-0.7))
     (finding,) = report.findings
     assert 0.7 < auc(report) < 0.9
-    (first, *_) = finding.detail["pairs"]  # type: ignore[misc]
+    first = pairs(finding)[0]
     assert {first["one"], first["other"]} == {"tokens_out", "latency_s"}
     assert (first["before"], first["after"]) == (pytest.approx(0.70, abs=0.01), pytest.approx(-0.63, abs=0.01))
     assert first["share"] > 0.8
@@ -68,7 +72,7 @@ def test_a_yes_or_no_column_tied_to_difficulty_at_an_unchanged_rate(tmp_path: Pa
         chance = np.clip(1.6 * hard - 0.5, 0, 1) if cycle == 8 else np.full(N, 0.34)
         tables.append(rows(cycle, N, 2, predicted_failure=hard, asked=rng.random(N) < chance))
     (finding,) = joint(view(tmp_path, tables)).findings
-    (first, *_) = finding.detail["pairs"]  # type: ignore[misc]
+    first = pairs(finding)[0]
     assert {first["one"], first["other"]} == {"predicted_failure", "asked"}
     assert abs(first["before"]) < 0.1
     assert first["after"] > 0.5

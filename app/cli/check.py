@@ -1,0 +1,152 @@
+"""`palomar check`: the verdict on a cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
+from palomar.app.service import Observatory
+from palomar.app.settings import DEFAULT_HOME
+from palomar.app.visible import visible
+from palomar.data.findings import Finding, Report, Severity
+from palomar.detectors.check import Checked
+from palomar.detectors.detector import detectors, load
+from palomar.detectors.verdict import Word
+
+CODES: dict[Word, int] = {"pass": 0, "warn": 0, "block": 1, "not_assessable": 3}
+"""Exit code of each verdict. A warning is for people; a pipeline goes on."""
+_MARKS: dict[Severity, str] = {"blocks": "BLOCKS", "warns": "warns ", "notes": "notes "}
+READINGS = {
+    "reward_hack": "reward hack",
+    "honest_learning": "honest learning",
+    "outside_change": "outside change",
+    "forewarning": "forewarning",
+    "measurement_fault": "measurement fault",
+    "not_assessable": "not assessable yet",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check")(check)
+
+
+def check(
+    cycle: Annotated[int | None, typer.Option("--cycle", help="Without: the newest.")] = None,
+    detector: Annotated[
+        list[str] | None, typer.Option("--detector", help="Only this detector; may be given again.")
+    ] = None,
+    extension: Annotated[
+        list[Path] | None, typer.Option("--extension", help="A Python file with detectors or statistics of your own.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Notes too, and what each detector assessed.")] = False,
+    home: Home = None,
+    store_url: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Say what changed in a cycle and what it means. Exits with 1 when something blocks, 3 when it cannot tell."""
+    for path in extension or ():
+        load(path)
+    if unknown := sorted(set(detector or ()) - set(detectors())):
+        raise typer.BadParameter(f"no detector {', '.join(unknown)}; there are: {', '.join(detectors())}")
+    observatory = Observatory(home or DEFAULT_HOME, store_url)
+    checked = observatory.check(cycle, names=detector)
+    if checked is None:
+        asked = "any cycle" if cycle is None else f"cycle {cycle}"
+        why = f"nothing to check: no interactions of {asked} in {observatory.home}"
+        if as_json:
+            print_json({"verdict": "not_assessable", "why": why})
+        else:
+            people.print(why, soft_wrap=True)
+        raise typer.Exit(CODES["not_assessable"])
+    if as_json:
+        print_json(_plain(checked))
+    else:
+        _print(checked, every)
+    raise typer.Exit(CODES[checked.verdict.word])
+
+
+def _plain(checked: Checked) -> dict[str, Any]:
+    return {
+        "cycle": checked.cycle,
+        "verdict": checked.verdict.word,
+        "reasons": checked.verdict.reasons,
+        "sentence": checked.verdict.sentence,
+        "findings": [asdict(finding) | {"key": finding.key} for finding in checked.findings],
+        "detectors": [
+            {
+                "detector": report.detector,
+                "assessed": report.assessed,
+                "unassessed": [asdict(item) for item in report.unassessed],
+                "power": report.power,
+            }
+            for report in checked.reports
+        ],
+    }
+
+
+def _print(checked: Checked, every: bool) -> None:
+    where = "logs outside a loop" if checked.cycle is None else f"cycle {checked.cycle}"
+    people.print(f"{where}: {checked.verdict.word.replace('_', ' ').upper()}", soft_wrap=True)
+    shown = [finding for finding in checked.findings if every or finding.severity != "notes"]
+    for first, *others in _together(shown):
+        _print_finding(first, others)
+    hidden = len(checked.findings) - len(shown)
+    if not shown:
+        people.print(f"\n{checked.verdict.sentence}", soft_wrap=True)
+    _print_detectors(checked.reports, every)
+    if hidden:
+        people.print(f"\n{hidden} notes; --all shows them")
+
+
+def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings of one detector about one statistic, read alike and on one side; the worst of each group first."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        side = (finding.effect or 0.0) > 0
+        about = finding.statistic or finding.key
+        groups.setdefault((finding.detector, about, finding.reading, finding.severity, side), []).append(finding)
+    return list(groups.values())
+
+
+def _print_finding(finding: Finding, others: Sequence[Finding]) -> None:
+    reading = f"; reading: {READINGS[finding.reading]}" if finding.reading else ""
+    people.print(f"\n{_MARKS[finding.severity]} {visible(finding.sentence)}{reading}", soft_wrap=True)
+    if finding.causes:
+        causes = ", ".join(f"{cause.name} in {cause.slice} ({100 * cause.share:.0f} %)" for cause in finding.causes[:3])
+        people.print(f"       charged to {visible(causes)}", soft_wrap=True)
+    if others:
+        slices = "; ".join(visible(other.slice) for other in others)
+        people.print(f"       and in {len(others)} more: {slices}", soft_wrap=True)
+    places = {
+        "look at": finding.evidence.carrying,
+        "usual": finding.evidence.random,
+        "against": finding.evidence.counter,
+    }
+    listed = "; ".join(f"{name} {', '.join(map(visible, ids[:3]))}" for name, ids in places.items() if ids)
+    if listed:
+        people.print(f"       {listed}", soft_wrap=True)
+
+
+def _print_detectors(reports: Sequence[Report], every: bool) -> None:
+    rows = [
+        (report.detector, report.assessed, len(report.findings), len(report.unassessed), _why(report))
+        for report in reports
+    ]
+    people.print()
+    print_table(table(("detector", "assessed", "found", "not assessed", "mostly because"), rows))
+    if every:
+        for report in reports:
+            if report.power:
+                people.print(f"\n{report.detector}: {report.power}", soft_wrap=True)
+
+
+def _why(report: Report) -> str | None:
+    """The commonest reason for not assessing; the first among equals."""
+    reasons = [item.why for item in report.unassessed]
+    return visible(max(reasons, key=reasons.count)) if reasons else None
