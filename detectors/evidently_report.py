@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,9 @@ def _run(now: pa.Table, before: pa.Table, html: Path) -> list[Column]:
         from evidently import DataDefinition, Dataset, Report
         from evidently.presets import DataDriftPreset
 
-        numbers, categories, frames = [], [], [{}, {}]
+        numbers: list[str] = []
+        categories: list[str] = []
+        frames: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
         for name in now.column_names:
             is_number = not pa.types.is_boolean(now.schema.field(name).type) and (
                 pc.count_distinct(before[name]).as_py() > FEW_VALUES
@@ -200,10 +201,11 @@ def _kept_table(seen: View, table: pa.Table | None) -> pa.Table:
             raise _NotKeptError
         return table
 
-    parts = [("observations", _cycles(seen))]
-    version = f"{_VERSION} {list(seen.reference)}"
-    return derived(seen.lake, "evidently", seen.cycle, version=version, parts=parts, make=make)
-
-
-def _cycles(seen: View) -> Sequence[int | None]:
-    return [*seen.reference, seen.cycle]
+    return derived(
+        seen.lake,
+        "evidently",
+        seen.cycle,
+        version=f"{_VERSION} {list(seen.reference)}",
+        parts=[("observations", [*seen.reference, seen.cycle])],
+        make=make,
+    )

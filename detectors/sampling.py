@@ -24,7 +24,12 @@ def sample(seen: View, cycle: int | None, most: int = MOST_ROWS) -> pa.Table:
         SELECT *, (md5_number_lower(coalesce(user_id, conversation_id, interaction_id)) % {FOLDS})::INTEGER AS fold
         FROM observations ORDER BY md5_number_lower(interaction_id), interaction_id LIMIT {MOST_ROWS}
     """
-    parts = [("observations", [cycle])]
-    return derived(
-        seen.lake, "sample", cycle, version=_VERSION, parts=parts, make=lambda: seen.query(sql, [cycle])
-    ).slice(0, most)
+    table = derived(
+        seen.lake,
+        "sample",
+        cycle,
+        version=_VERSION,
+        parts=[("observations", [cycle])],
+        make=lambda: seen.query(sql, [cycle]),
+    )
+    return table.slice(0, most)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ _VERSION = "1"
 _Z = 1.959964  # half-width of the series' 95 % intervals in standard errors
 
 
-def _cycles(folder: Path, **last: object) -> View:
+def _cycles(folder: Path, **last: Any) -> View:
     return view(folder, [rows(cycle, 300, seed=3, **(last if cycle == 8 else {})) for cycle in range(9)])
 
 

@@ -279,7 +279,7 @@ def _count_beyond_range(seen: View, cycle: int, others: Sequence[int]) -> _Stran
     limits: dict[str, tuple[float, float]] = {}
     parts = [_extremes(seen, other) for other in others]
     for name in NUMBERS:
-        known = [part[name] for part in parts if part[name] is not None]
+        known = [limit for part in parts if (limit := part[name]) is not None]
         if known:
             limits[name] = (min(low for low, _ in known), max(high for _, high in known))
     # How far out, in widths of the reference's range, on its better side; NULL compares as not out.
@@ -323,8 +323,14 @@ def _counted(seen: View, name: str, cycle: int, others: Sequence[int], make: Cal
         ids, what = [interaction for interaction, _ in made.first], [each for _, each in made.first]
         return pa.table({"count": [made.count], "n": [made.n], "ids": [ids], "what": [what]}, _STRANGE)
 
-    parts = [("observations", [*others, cycle])]
-    kept = derived(seen.lake, name, cycle, version=f"{_VERSION} {list(others)}", parts=parts, make=table)
+    kept = derived(
+        seen.lake,
+        name,
+        cycle,
+        version=f"{_VERSION} {list(others)}",
+        parts=[("observations", [*others, cycle])],
+        make=table,
+    )
     row = kept.to_pylist()[0]
     return _Strange(row["count"], row["n"], tuple(zip(row["ids"], row["what"], strict=True)))
 

@@ -302,7 +302,7 @@ def _cross_fitted(x: Floats, is_now: npt.NDArray[np.bool_], fold: Ints) -> tuple
     """
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.metrics import roc_auc_score
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     scores, parts, areas, sizes = np.zeros(len(x)), np.zeros(x.shape[1]), [], []
     for held_out in range(FOLDS):

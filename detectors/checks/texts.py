@@ -226,7 +226,7 @@ Embedded = tuple[list[str], Floats]
 
 def _compare(now: Embedded, others: Sequence[Embedded]) -> dict[str, Any]:
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     ids, vectors = now
     mean = np.mean([part.mean(axis=0) for _, part in others], axis=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -30,7 +31,8 @@ def test_where_there_is_nothing_to_compare_it_exits_with_3(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_page_is_kept_with_the_home_and_checks_read_what_it_says(tmp_path: Path) -> None:
-    view(tmp_path / "lake", [rows(cycle, 80, **({"latency_s": 3.0} if cycle == 8 else {})) for cycle in range(9)])
+    slow: dict[str, Any] = {"latency_s": 3.0}
+    view(tmp_path / "lake", [rows(cycle, 80, **(slow if cycle == 8 else {})) for cycle in range(9)])
     copy = tmp_path / "copy.html"
     told = json.loads(run(tmp_path, "--html", str(copy), "--json", code=0))
     assert told["cycle"] == 8
