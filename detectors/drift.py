@@ -330,7 +330,7 @@ class Finding:
     chart: Chart | None
     """The one whose statistic is larger."""
     statistic: float | None
-    """Deviation over its error, signed."""
+    """Deviation over its error, made symmetric (`Drift.statistic`), signed."""
     threshold: float | None
     """Of the statistic's size; from a t with ``freedom`` at this channel's share of the budget."""
     freedom: float | None
@@ -374,8 +374,11 @@ def _finding(result: Drift, index: int, out: Flags, blocks: Flags) -> Finding:
     if nothing.reason:
         return nothing
     deviation, error = result.deviation[:, -1, index], result.error[:, -1, index]
+    statistic = result.statistic[:, -1, index]
     level, threshold = float(result.level[index]), float(result.threshold[index])
-    larger = int(np.argmax(np.abs(deviation / error)))
+    larger = int(np.argmax(np.abs(statistic)))
+    # Where the statistic's limit lies on either side, in errors: farther on that of the longer tail.
+    bend = float(result.skewness[0, -1, index]) * (threshold**2 - 1) / 6
     later = min(WITHIN, len(out)) - 1
     seen = result.error[:, later, index] / np.array([1, 1 - (1 - WEIGHT) ** (later + 1)])
     return replace(
@@ -384,10 +387,10 @@ def _finding(result: Drift, index: int, out: Flags, blocks: Flags) -> Finding:
         value=level + float(deviation[0]),
         reference=level,
         effect=float(deviation[0]),
-        low=level - threshold * float(error[0]),
-        high=level + threshold * float(error[0]),
+        low=level - (threshold + max(-bend, 0.0)) * float(error[0]),
+        high=level + (threshold + max(bend, 0.0)) * float(error[0]),
         chart="average" if larger else "cycle",
-        statistic=float(deviation[larger] / error[larger]),
+        statistic=float(statistic[larger]),
         threshold=threshold,
         freedom=float(result.freedom[index]),
         smallest_shift=threshold * float(np.nanmin(seen)) if np.isfinite(seen).any() else None,

@@ -50,17 +50,8 @@ WATCHED = (
 LONG_TAILED = ("tokens_in", "tokens_out", "latency_s", "functions_after")
 """Columns whose mean is charted as the mean of log(1 + x)."""
 
-SLICES: Mapping[str, Mapping[str, str]] = {
-    "predicted_failure=high": {"predicted_failure": "high"},
-    "predicted_failure=mid": {"predicted_failure": "mid"},
-    "predicted_failure=low": {"predicted_failure": "low"},
-    "ambiguity=clear": {"ambiguity": "clear"},
-    "ambiguity=vague": {"ambiguity": "vague"},
-    "predicted_failure=high,ambiguity=clear": {"predicted_failure": "high", "ambiguity": "clear"},
-    "predicted_failure=high,ambiguity=vague": {"predicted_failure": "high", "ambiguity": "vague"},
-    **{name: bands for name, bands in PRESSURE_SLICES.items() if name != WHOLE},
-}
-"""Bands by slice: those in which the pressure is taken, and their complements."""
+SLICES: Mapping[str, Mapping[str, str]] = {name: bands for name, bands in PRESSURE_SLICES.items() if name != WHOLE}
+"""Bands by slice: those in which the pressure is taken."""
 
 UNKNOWN, OTHERS = "unknown", "(others)"
 RARE, FEW = 0.005, 0.02

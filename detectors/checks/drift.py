@@ -23,7 +23,7 @@ Source: Smyth 2004 for the variances; DRIFT.md for what to chart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,7 +31,7 @@ from typing import Literal
 import numpy as np
 
 from palomar.data.findings import Evidence, Finding, Report, Unassessed
-from palomar.detectors.channels import WHOLE, Channels, Scale, channels
+from palomar.detectors.channels import WHOLE, Channels, channels
 from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.detector import Example, View, detector
@@ -39,7 +39,7 @@ from palomar.detectors.drift import BUDGET, SHORTEST, Drift, findings
 from palomar.detectors.drift import Finding as Chart
 from palomar.detectors.drift import drift as drift_of
 from palomar.detectors.evidence import evidence
-from palomar.detectors.lake_sums import SLICES, charted, metric_of, sums_of_lake
+from palomar.detectors.lake_sums import SLICES, metric_of, sums_of_lake
 from palomar.detectors.statistics import STATISTICS
 
 NAME = "drift"
@@ -172,13 +172,15 @@ def _size(chart: Chart) -> float:
 # -- units ---------------------------------------------------------------------------------------------------------
 
 
-def _scales() -> Mapping[str, Scale]:
-    return {metric.name: metric.scale for metric in map(metric_of, charted())}
+def _typical(chart: Chart) -> bool:
+    """True for levels that are charted as log(1 + x)."""
+    statistic = STATISTICS.get(chart.metric)
+    return chart.kind in ("mean", "slice") and statistic is not None and metric_of(statistic).scale == "log"
 
 
 def _in_units(chart: Chart) -> Chart:
     """Levels of what is charted as log(1 + x) as x: the typical value."""
-    if chart.kind not in ("mean", "slice") or _scales().get(chart.metric) != "log" or chart.reference is None:
+    if chart.reference is None or not _typical(chart):
         return chart
     value, reference, low, high = (
         None if edge is None else float(np.expm1(edge))
@@ -232,7 +234,7 @@ def _finding(told: _Told, cycles: tuple[int, ...], control: str, looked: Evidenc
             "reference_cycles": chart.reference_cycles,
             "as_of": told.cycle,
             "behaviour": told.behaviour,
-            "typical_value": _scales().get(chart.metric) == "log" and chart.kind in ("mean", "slice"),
+            "typical_value": _typical(chart),
         },
     )
 
@@ -240,10 +242,16 @@ def _finding(told: _Told, cycles: tuple[int, ...], control: str, looked: Evidenc
 def _sentence(told: _Told, cycles: tuple[int, ...], since: int | None) -> str:
     chart = told.chart
     what = f"{_named(chart)} {_figure(chart, chart.reference)} -> {_figure(chart, chart.value)}"
-    band = f"(band {_figure(chart, chart.low)}..{_figure(chart, chart.high)})"
+    low = (
+        chart.low
+        if chart.low is None or not told.behaviour or chart.kind not in ("mean", "slice")
+        else max(chart.low, 0.0)
+    )
+    band = f"(band {_figure(chart, low)}..{_figure(chart, chart.high)})"
     first = "" if since is None else f", first out in cycle {since}"
     when = "" if told.cycle == cycles[-1] else f"; as of cycle {told.cycle}, the last that is ripe"
-    how = ", by its average over cycles" if chart.chart == "average" else ""
+    inside = chart.value is not None and (chart.low or 0.0) <= chart.value <= (chart.high or 0.0)
+    how = ", by its average over cycles" if inside else ""
     often = "; out in two of the last three cycles" if chart.status == "blocks" else ""
     return f"{what} {band}, n={chart.n:,}{first}{how}{often}{when}"
 
@@ -257,7 +265,7 @@ def _named(chart: Chart) -> str:
         case "association":
             return f"correlation of {title} with predicted failure"
         case _:
-            typical = "typical " if _scales().get(chart.metric) == "log" else ""
+            typical = "typical " if _typical(chart) else ""
             return f"{typical}{title}{where}"
 
 
