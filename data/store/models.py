@@ -332,5 +332,5 @@ class Forecast(Base):
     __table_args__ = (
         ForeignKeyConstraint(["run_id", "made_in"], ["cycles.run_id", "cycles.cycle"]),
         Index(None, "run_id", "made_in"),
-        Index(None, "run_id", "statistic", "slice", "for_cycle"),
+        Index(None, "run_id", "statistic", "slice", "for_cycle", "made_in"),
     )

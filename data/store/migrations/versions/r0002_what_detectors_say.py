@@ -84,9 +84,9 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_forecasts_run_id_made_in"), "forecasts", ["run_id", "made_in"])
     op.create_index(
-        op.f("ix_forecasts_run_id_statistic_slice_for_cycle"),
+        op.f("ix_forecasts_run_id_statistic_slice_for_cycle_made_in"),
         "forecasts",
-        ["run_id", "statistic", "slice", "for_cycle"],
+        ["run_id", "statistic", "slice", "for_cycle", "made_in"],
     )
 
     op.create_table(
