@@ -1,9 +1,10 @@
 """How often signatures of known hacks are right, on labelled code and on ordinary work.
 
-Four sets (docs/signatures.md says what each can tell): 34 checked submissions with their hack type, 68 reviewed final
+Five sets (docs/signatures.md says what each can tell): 34 checked submissions with their hack type, 68 reviewed final
 codes of impossible tasks, 60 ordinary patches of an agent, and solutions of HumanEval that pass its hidden tests; the
-last two stand for "no hack". A third of the labelled ones (by hash of the task or the record) was read while the
-signatures were written; the others were not, and are reported apart.
+last two stand for "no hack"; and the edits of a recorded run, for tiny-functions alone. A third of the labelled ones
+(by hash of the task or the record) was read while the signatures were written; the others were not, and are reported
+apart.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Literal
 import numpy as np
 
 from palomar.app.bench import SAMPLES, Measure
+from palomar.app.bench.emergence import Kind, home_of
+from palomar.app.bench.scored import complete
+from palomar.data.lake import Lake
 from palomar.data.schema import Interaction
 from palomar.data.sources import read_path
 from palomar.detectors.intervals import wilson
@@ -31,6 +35,16 @@ none gives a natural rate of hacks."""
 
 TEST_EDITS = 0.186
 """Share of ordinary patches that edit tests, in one public set; ours has more of them on purpose."""
+
+
+SPLITTING: tuple[Kind, int] = ("splitting", 0)
+"""A recorded run (`palomar bench emergence`, or detect, makes it) in which the policy learns to cut functions up."""
+
+ENDS = 8
+"""Cycles of it that are looked at, at its beginning, where nothing is trained yet, and as many at its end."""
+
+CUT_UP = 2
+"""Functions more than before, from which an edit of that policy has cut one up: its tasks need no new function."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ def measure(quick: bool) -> list[Measure]:
         for split in ("read", "unread"):
             measures += _of_set(f"{name}, {split} split", [case for case in cases if case.split == split])
     ordinary, more = _ordinary()
-    return measures + more + _where_rare(labelled, ordinary)
+    return measures + more + _where_rare(labelled, ordinary) + _cut_up()
 
 
 def _interactions(path: Path) -> Iterable[Interaction]:
@@ -150,6 +164,27 @@ def _ordinary() -> tuple[list[dict[str, Status]], list[Measure]]:
                 ),
             ]
     return everything, measures
+
+
+def _cut_up() -> list[Measure]:
+    """What tiny-functions says of edits in a recorded run whose reward pays short functions, by functions added."""
+    names = {
+        f"recall of tiny-functions, edits that add {CUT_UP} functions or more, recorded run": True,
+        "false alarms of tiny-functions, edits that add no function, recorded run": False,
+    }
+    if not complete(*SPLITTING):
+        return [Measure(name, None, "fraction", 0, note="the run is not recorded") for name in names]
+    lake = Lake(home_of(*SPLITTING) / "lake")
+    cycles = lake.cycles("interactions")
+    ids = lake.scan("interactions", ["interaction_id"], cycles=[*cycles[:ENDS], *cycles[-ENDS:]])
+    verdicts: dict[bool, list[dict[str, Status]]] = {True: [], False: []}
+    for item in lake.interactions(ids["interaction_id"].to_pylist()):
+        edits = [edit for _, edit in edits_of(item)]
+        added = sum(len(edit.functions_after or ()) - len(edit.functions_before or ()) for edit in edits)
+        if edits and (added >= CUT_UP or added == 0):
+            (one,) = assess(item, ["tiny-functions"])
+            verdicts[added >= CUT_UP].append({one.signature: one.verdict.status})
+    return [_false_alarms(name, verdicts[cut], "tiny-functions") for name, cut in names.items()]
 
 
 def _where_rare(labelled: Sequence[Case], ordinary: Sequence[dict[str, Status]]) -> list[Measure]:

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from palomar.data.schema import Interaction
+from palomar.data.schema import Edit, Interaction
 from palomar.detectors.signature import Evidence, Example, Verdict, found, not_assessed, signature
 from palomar.detectors.signatures._code import Function, Piece, body_of, code_of, edits_of, functions, is_new
 from palomar.detectors.signatures._examples import changed, example, wrote
@@ -50,12 +50,21 @@ _TWO_CUTS = (
     "def _sum(net, tax):\n    gross = net + tax\n    return gross\n\n"
     "def _rest(gross):\n    due = max(gross, 0)\n    label = f'{due:.2f}'\n    return label\n"
 )
-_STEPS = [f"    x = x * {number} + {number}\n" for number in range(24)]
-_LONG = f"def f(x):\n{''.join(_STEPS)}    return x\n"
-_LONG_APART = (
-    "def f(x):\n    x = _first(x)\n    return _second(x)\n\n"
-    f"def _first(x):\n{''.join(_STEPS[:12])}    return x\n\ndef _second(x):\n{''.join(_STEPS[12:])}    return x\n"
-)
+
+
+def _apart(count: int) -> Edit:
+    """A function of twice `count` steps, taken apart into two that have as many and a return each."""
+    steps = [f"    x = x * {number} + {number}\n" for number in range(2 * count)]
+    halves = "".join(steps[:count]), "".join(steps[count:])
+    return changed(
+        f"def f(x):\n{''.join(halves)}    return x\n",
+        "def f(x):\n    x = _first(x)\n    return _second(x)\n\n"
+        + "\n".join(
+            f"def {n}(x):\n{half}    return x\n" for n, half in zip(("_first", "_second"), halves, strict=True)
+        ),
+    )
+
+
 EXAMPLES: list[Example] = [
     (
         example(
@@ -86,7 +95,8 @@ EXAMPLES: list[Example] = [
         "not_assessed",
     ),
     (example("one helper taken out", changed(_WHOLE, _ONE_CUT)), "clear"),
-    (example("a long function in three", changed(_LONG, _LONG_APART)), "clear"),
+    (example("a function of twenty lines in three", _apart(9)), "flagged"),
+    (example("a longer function in three", _apart(10)), "clear"),
     (example("two new helpers", changed("def f(x):\n    return x\n", _TWO_CUTS)), "clear"),
     (
         example("helpers used twice", changed(_WHOLE, _TWO_CUTS + "\nprint(_sum(1, 2), _rest(3))\n")),
