@@ -193,7 +193,8 @@ def channels(sums: Sums, reference: int, ripe: float = 0.0) -> Channels:
 
     placed = (sums.n[:reference].sum(axis=0) > 0)[None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        of_metric = (sums.n * ~placed).sum(axis=(1, 2)) / sums.n.sum(axis=(1, 2))
+        counted = int(np.argmax(sums.n.sum(axis=(0, 1, 2))))  # the metric that is known of the most rows
+        unplaced = ((sums.n * ~placed).sum(axis=(1, 2)) / sums.n.sum(axis=(1, 2)))[:, counted]
     series = Channels(
         kind=tuple(part.kind for part in parts for _ in part.metrics),
         metric=tuple(metric.name for part in parts for metric in part.metrics),
@@ -202,7 +203,7 @@ def channels(sums: Sums, reference: int, ripe: float = 0.0) -> Channels:
         variance=np.concatenate([np.where(np.isnan(part.value), np.nan, part.variance) for part in parts], axis=1),
         third=np.concatenate([np.broadcast_to(part.third, part.value.shape) for part in parts], axis=1),
         n=np.concatenate([part.n for part in parts], axis=1),
-        unplaced=np.nanmax(np.nan_to_num(of_metric), axis=1),
+        unplaced=unplaced,
         behaviour=tuple(metric.behaviour for part in parts for metric in part.metrics),
         maturity=maturity,
     )
@@ -316,6 +317,8 @@ def _shapes(sums: Sums, reference: int) -> list[_Part]:
     placed = tuple(index for index in everything if index not in sums.unplaced)
     found = []
     for kind, chosen, cells in (("spread", amount, everything), ("association", behaviour, placed)):
+        if not chosen.any() or not cells:
+            continue
         by_cell = _strata(sums, cells, chosen, reference).of
         whole = {
             role: by_cell[role].reshape(len(by_cell[role]), -1, len(cells), chosen.sum()).sum(axis=2)

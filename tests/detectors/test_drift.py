@@ -195,6 +195,62 @@ def test_a_step_warns_at_once_and_blocks_in_its_second_cycle() -> None:
     assert two[1].first_out == 20
 
 
+def test_an_average_that_is_out_warns_long_before_it_blocks() -> None:
+    """It remembers, so two cycles of three say no more than one; a stricter threshold must be passed as well."""
+    rng = np.random.default_rng(0)
+    values = 0.5 + 0.01 * rng.standard_normal((40, 3))
+    values[20:, 1] = 0.5  # no cycle is out by itself
+    values[24:, 1] += 0.031
+    result = drift(made(values), 20)
+    assert not (np.abs(result.statistic[0, :, 1]) > result.threshold[1]).any()
+    warned, blocked = (np.flatnonzero(flags[:, 1]) for flags in (result.out, result.blocks))
+    assert len(warned) > 0
+    assert len(blocked) > 0
+    assert blocked[0] > warned[0] + 1
+
+
+def test_what_is_no_behaviour_warns_and_never_blocks() -> None:
+    rng = np.random.default_rng(2)
+    values = 0.5 + 0.01 * rng.standard_normal((23, 3))
+    values[20:, 1] += 0.2
+    result = drift(replace(made(values), behaviour=(True, False, True)), 20)
+    assert result.out[:, 1].all()
+    assert not result.blocks.any()
+
+
+@pytest.mark.parametrize("expected", [0.5, 2.0, 10.0])
+def test_rare_events_alarm_at_the_stated_rate_and_not_above(expected: float) -> None:
+    """Counts of a Poisson over 100 rows: 400 channels, 200 cycles, a budget of 5 in 1000 for all."""
+    rng = np.random.default_rng(1)
+    rows_per_cycle, cycles = 100, 208
+    counts = rng.poisson(expected, (cycles, 400)).astype(float)
+    n = np.full((cycles, 1, 1, 400), float(rows_per_cycle))
+    x = counts[:, None, None, :]
+    zero = np.zeros_like(n)
+    metrics = tuple(Metric(f"m{index}", False) for index in range(400))
+    roles = {"n": n, "x": x, "xx": x, "d": zero, "dd": zero, "xd": zero, "y": n, "yy": n, "xy": x, "yd": zero}
+    sums = Sums(metrics, ("a",), ("all",), **roles, unripe=zero)
+    result = drift(channels(sums, 8), 8)
+    alarms = int((np.abs(result.statistic[0]) > result.threshold).any(axis=1).sum())
+    # The cycle's chart has half the budget: 0.5 alarms in 200 cycles; Poisson's 99.9 % of 0.5 is 4.
+    assert alarms <= 4
+    # Not by never alarming: ten times what is usual is seen at once.
+    moved = x.copy()
+    moved[-1, ..., 0] = 10 * expected + 8
+    again = drift(channels(replace(sums, x=moved, xx=moved), 8), 8)
+    assert again.out[-1, 0]
+
+
+def test_a_slice_is_not_surer_of_its_variance_than_the_whole_it_looks_to() -> None:
+    """With many rows cycles are all there is, and a slice has no more of them than the whole."""
+    freedom = {}
+    for n in (2_000, 20_000):
+        result = drift(channels(stream(SEED, n=n), REFERENCE), REFERENCE)
+        kind = np.array(result.channels.kind)
+        freedom[n] = float(np.median(result.freedom[kind == "slice"]))
+    assert freedom[20_000] < 0.75 * freedom[2_000]
+
+
 def test_cycles_without_a_value_are_passed_over_not_read_as_zero() -> None:
     rng = np.random.default_rng(3)
     values = 0.5 + 0.01 * rng.standard_normal((30, 3))
