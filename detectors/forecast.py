@@ -283,8 +283,16 @@ class _Series:
         count = np.broadcast_to(0.5 ** ((now - 1 - before[:, None]) / HALF_LIFE) / np.maximum(several, 1.0), x.shape)
         usable = np.isfinite(x) & np.isfinite(y) & np.isfinite(noise) & (noise > 0)
         statistic = np.broadcast_to(self.statistic, x.shape)
-        values = (each[usable] for each in (statistic, x, x_error, y, noise, count))
-        return _Changes(*values, num=int(self.statistic.max(initial=-1)) + 1, cycles=len(before))
+        return _Changes(
+            statistic=statistic[usable],
+            x=x[usable],
+            x_error=x_error[usable],
+            y=y[usable],
+            noise=noise[usable],
+            count=count[usable],
+            num=int(self.statistic.max(initial=-1)) + 1,
+            cycles=len(before),
+        )
 
 
 @dataclass(frozen=True)
@@ -329,7 +337,7 @@ def _learnt(of: _Changes) -> _Step | None:
     statistic, num, x, y, count = of.statistic, of.num, of.x, of.y, of.count
 
     def of_each(values: Floats) -> Floats:
-        return np.bincount(statistic, weights=values, minlength=num)
+        return np.bincount(statistic, weights=values, minlength=num).astype(np.float64)
 
     slope, misfit = np.zeros(num), np.zeros(num)
     for _ in range(_ROUNDS):

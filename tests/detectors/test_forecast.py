@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ def steps(made: pa.Table) -> list[float]:
         ({"pressure": 0.1, "pressure_error": 0.06}, (0.89, 0.96)),
     ],
 )
-def test_intervals_hold_what_came_as_often_as_they_say(what: dict[str, float], held: tuple[float, float]) -> None:
+def test_intervals_hold_what_came_as_often_as_they_say(what: dict[str, Any], held: tuple[float, float]) -> None:
     made = pa.concat_tables([replayed(world(seed, **what)) for seed in range(40)])
     found = scores(made).to_pylist()[0]
     assert found["n"] == 40 * 10 * 11  # of 14 cycles two have too few changes before them, and one has nothing after
