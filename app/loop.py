@@ -56,6 +56,7 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
             update=settings.update,
             evaluation=settings.evaluation,
             baseline_cycles=settings.baseline_cycles,
+            checks=settings.checks,
             watch=watch,
         )
         text, source = reward_text(settings.reward)

@@ -62,6 +62,9 @@ class Settings(_Strict):
     baseline_cycles: Annotated[int, Field(ge=0)] = 8
     """Cycles at the beginning in which the policy serves and is measured, and nothing is trained on: what comes after
     is compared with them, and what the reward would teach is named before it is learnt."""
+    checks: Literal["quick", "all", "none"] = "quick"
+    """Detectors that look at each cycle: ``quick``, those that cost little; ``all`` (some seconds more for a thousand
+    interactions; `palomar check` runs them all); or ``none``."""
     extensions: tuple[str, ...] = ()
     """Python files of your own that register statistics, detectors or signatures, relative to the settings file."""
     store: str | None = None
@@ -81,7 +84,7 @@ class Settings(_Strict):
         Without what may differ when it is resumed: how many cycles to run, what looks at them, and the store, whose URL
         holds a password.
         """
-        return self.model_dump(mode="json", exclude={"store", "cycles", "extensions"})
+        return self.model_dump(mode="json", exclude={"store", "cycles", "checks", "extensions"})
 
 
 DEMO = Settings(name="demo")

@@ -36,9 +36,12 @@ BASELINE_CYCLES = 8
 """Cycles that later ones are compared with, where nobody named others."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
-    """What a detector may look at: a lake, the cycle in question, and the cycles before it."""
+    """What a detector may look at: a lake, the cycle in question, and the cycles before it.
+
+    A view is itself and equal to no other, so that what several detectors ask of it can be remembered.
+    """
 
     lake: Lake
     cycle: int | None
@@ -116,19 +119,21 @@ class Detector:
     examples: tuple[Example, ...]
     about: str
     """Its module's docstring: what it is for, how its errors are controlled, what it is blind to, the source."""
+    costly: bool = False
+    """Takes more than a second for a thousand interactions: left out in the loop, unless the settings want all."""
 
 
 _REGISTRY: dict[str, Detector] = {}
 
 
-def detector(name: str, *, examples: Sequence[Example]) -> Callable[[Judge], Judge]:
+def detector(name: str, *, examples: Sequence[Example], costly: bool = False) -> Callable[[Judge], Judge]:
     """Decorator that registers a detector. Raises ValueError for a name that is taken."""
 
     def register(judge: Judge) -> Judge:
         if name in _REGISTRY:
             raise ValueError(f"two detectors are called {name!r}")
         about = sys.modules[judge.__module__].__doc__ or ""
-        _REGISTRY[name] = Detector(name, judge, tuple(examples), about)
+        _REGISTRY[name] = Detector(name, judge, tuple(examples), about, costly)
         return judge
 
     return register

@@ -28,6 +28,7 @@ from palomar.data.store import Store
 from palomar.data.store import records as stored
 from palomar.data.store.records import StageName
 from palomar.detectors.check import check
+from palomar.detectors.detector import detectors
 from palomar.detectors.measure import measure
 from palomar.detectors.runs import keep, view_of
 from palomar.reward import versions
@@ -97,6 +98,8 @@ class Loop:
     evaluation: EvaluationConfig
     baseline_cycles: int = 0
     """Cycles at the beginning in which the base serves and is measured, and nothing is trained on."""
+    checks: Literal["quick", "all", "none"] = "quick"
+    """Which detectors look at each cycle: those that cost little, all, or none."""
     watch: Callable[[Moment], None] = lambda moment: None
     _loaded: Policy | None = None
     """The policy in memory: a candidate is evaluated, serves and is trained on without being read again."""
@@ -237,7 +240,10 @@ def account(loop: Loop, cycle: int) -> None:
 
 def check_cycle(loop: Loop, cycle: int) -> dict[str, Any]:
     """What changed in this cycle and what it means, with what the update was given: findings, and a verdict."""
-    checked = check(view_of(loop.lake, loop.store, loop.run_id, cycle))
+    if loop.checks == "none":
+        return {"verdict": None}
+    chosen = [name for name, detector in detectors().items() if loop.checks == "all" or not detector.costly]
+    checked = check(view_of(loop.lake, loop.store, loop.run_id, cycle), chosen)
     keep(loop.store, loop.run_id, checked, loop.source.now(cycle))
     said = checked.verdict
     return {"verdict": said.word, "reasons": list(said.reasons), "findings": said.counts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -13,9 +13,12 @@ from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, pri
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
+from palomar.data.config import read_config
 from palomar.data.findings import Finding, Report, Severity
+from palomar.data.series import SeriesMapping, read_series
 from palomar.detectors.check import Checked
 from palomar.detectors.detector import detectors, load
+from palomar.detectors.series_check import Roles, check_series
 from palomar.detectors.verdict import Word
 
 CODES: dict[Word, int] = {"pass": 0, "warn": 0, "block": 1, "not_assessable": 3}
@@ -44,6 +47,15 @@ def check(
     extension: Annotated[
         list[Path] | None, typer.Option("--extension", help="A Python file with detectors or statistics of your own.")
     ] = None,
+    series: Annotated[
+        Path | None, typer.Option(help="Check this table of aggregated figures instead (docs/series.md).")
+    ] = None,
+    mapping: Annotated[Path | None, typer.Option(help="With --series: the mapping of a JSON of another shape.")] = None,
+    proxy: Annotated[str | None, typer.Option(help="With --series: the metric that is trained on.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="With --series: the metric of what users get.")] = None,
+    worse: Annotated[
+        list[str] | None, typer.Option(help="With --series: METRIC=up or METRIC=down, the way it is worse.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Notes too, and what each detector assessed.")] = False,
     home: Home = None,
     store_url: StoreUrl = None,
@@ -54,6 +66,8 @@ def check(
         load(path)
     if unknown := sorted(set(detector or ()) - set(detectors())):
         raise typer.BadParameter(f"no detector {', '.join(unknown)}; there are: {', '.join(detectors())}")
+    if series is not None:
+        _series(series, mapping, Roles(proxy, outcome, dict(map(_direction, worse or ()))), every, as_json)
     observatory = Observatory(home or DEFAULT_HOME, store_url)
     checked = observatory.check(cycle, names=detector)
     if checked is None:
@@ -69,6 +83,33 @@ def check(
     else:
         _print(checked, every)
     raise typer.Exit(CODES[checked.verdict.word])
+
+
+def _series(path: Path, mapping: Path | None, roles: Roles, every: bool, as_json: bool) -> NoReturn:
+    """Checks a series, prints what it says, and exits."""
+    table_ = read_series(path, None if mapping is None else read_config(mapping, SeriesMapping))
+    try:
+        said = check_series(table_, roles)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from exc
+    checked = Checked(None, said.verdict, said.reports)
+    slices = {"alarmed": said.alarmed, "clear": said.clear, "not assessable": said.not_assessable}
+    if as_json:
+        print_json(_plain(checked) | {"slices": slices, "faulty_cycles": said.faulty, "history": dict(said.history)})
+    else:
+        _print(checked, every, where=path.name)
+        for word, names in slices.items():
+            people.print(f"{word}: {', '.join(map(visible, names)) or '-'}", soft_wrap=True)
+        if said.faulty:
+            people.print(f"measurement faults, left out: cycle {', '.join(map(str, said.faulty))}", soft_wrap=True)
+    raise typer.Exit(CODES[checked.verdict.word])
+
+
+def _direction(text: str) -> tuple[str, Literal["up", "down"]]:
+    metric, _, word = text.rpartition("=")
+    if not metric or word not in ("up", "down"):
+        raise typer.BadParameter(f"{text!r} is not METRIC=up or METRIC=down")
+    return metric, "up" if word == "up" else "down"
 
 
 def _plain(checked: Checked) -> dict[str, Any]:
@@ -90,12 +131,13 @@ def _plain(checked: Checked) -> dict[str, Any]:
     }
 
 
-def _print(checked: Checked, every: bool) -> None:
-    where = "logs outside a loop" if checked.cycle is None else f"cycle {checked.cycle}"
+def _print(checked: Checked, every: bool, where: str | None = None) -> None:
+    if where is None:
+        where = "logs outside a loop" if checked.cycle is None else f"cycle {checked.cycle}"
     people.print(f"{where}: {checked.verdict.word.replace('_', ' ').upper()}", soft_wrap=True)
     shown = [finding for finding in checked.findings if every or finding.severity != "notes"]
     for first, *others in _together(shown):
-        _print_finding(first, others)
+        _print_finding(first, others, full=every or first.severity == "blocks")
     hidden = len(checked.findings) - len(shown)
     if not shown:
         people.print(f"\n{checked.verdict.sentence}", soft_wrap=True)
@@ -114,9 +156,14 @@ def _together(findings: Sequence[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def _print_finding(finding: Finding, others: Sequence[Finding]) -> None:
+def _print_finding(finding: Finding, others: Sequence[Finding], *, full: bool) -> None:
+    """A finding and those of other slices that say the same; `full`: with causes and interactions to look at."""
     reading = f"; reading: {READINGS[finding.reading]}" if finding.reading else ""
     people.print(f"\n{_MARKS[finding.severity]} {visible(finding.sentence)}{reading}", soft_wrap=True)
+    if not full:
+        if others:
+            people.print(f"       and in {len(others)} more slices", soft_wrap=True)
+        return
     if finding.causes:
         causes = ", ".join(f"{cause.name} in {cause.slice} ({100 * cause.share:.0f} %)" for cause in finding.causes[:3])
         people.print(f"       charged to {visible(causes)}", soft_wrap=True)

@@ -107,7 +107,7 @@ class _Strange:
     """The strangest: interaction id, and what it is alone in."""
 
 
-@detector(NAME, examples=EXAMPLES)
+@detector(NAME, examples=EXAMPLES, costly=True)
 def anomaly_interactions(seen: View) -> Report:
     """Count what the cycle's interactions do that the reference's did not."""
     if why := unready(seen):

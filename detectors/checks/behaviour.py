@@ -385,10 +385,12 @@ def _within(slice_: str) -> tuple[str, ...]:
     return inside if slice_ == "predicted_failure=high" else (slice_,)
 
 
-def _worst(finding: Finding) -> tuple[int, int, float]:
+def _worst(finding: Finding) -> tuple[int, int, bool, float]:
+    """The worst first; among equals, what is good or bad for users before what is neither, and then the farthest out."""
     severity = {"blocks": 0, "warns": 1, "notes": 2}[finding.severity]
     readings: dict[Reading | None, int] = {"reward_hack": 0, "forewarning": 1}
-    return severity, readings.get(finding.reading, 2), -abs(finding.test or 0.0)
+    neither = STATISTICS[finding.statistic or ""].good == "neither"
+    return severity, readings.get(finding.reading, 2), neither, -abs(finding.test or 0.0)
 
 
 def _with_evidence(view: View, findings: Sequence[Finding]) -> list[Finding]:

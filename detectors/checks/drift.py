@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +83,7 @@ class _Told:
     behaviour: bool
 
 
+@lru_cache(maxsize=2)
 def drifts(view: View) -> tuple[Drift, Channels]:
     """The charts of a view's cycles, compared with its reference; positions count from the first reference cycle.
 

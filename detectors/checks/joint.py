@@ -91,7 +91,7 @@ EXAMPLES = (
 )
 
 
-@detector(NAME, examples=EXAMPLES)
+@detector(NAME, examples=EXAMPLES, costly=True)
 def joint(seen: View) -> Report:
     """Compare what goes together in the cycle with the reference."""
     if why := unready(seen):

@@ -214,7 +214,7 @@ def _exact(hits0: Floats, n0: Floats, hits: Floats, n: Floats) -> float:
     return float(min(1.0, of_sum[int(hits.sum()) :].sum()))
 
 
-@detector("signatures", examples=EXAMPLES)
+@detector("signatures", examples=EXAMPLES, costly=True)
 def signature_rates(view: View) -> Report:
     """See the module."""
     name = "signatures"
