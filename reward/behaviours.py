@@ -20,7 +20,7 @@ from palomar.data.errors import LakeError
 from palomar.data.lake import Lake
 from palomar.data.observations import FACTS, REWARD
 from palomar.reward.conditions import INVALID_KINDS
-from palomar.reward.contexts import FOLDS, THIN, Context, Regressors, Strata, merged
+from palomar.reward.contexts import FOLDS, THIN, Context, Regressors, Strata, merged, numbered
 from palomar.reward.pressure import Behaviours
 from palomar.reward.rows import Floats, Mask, Rows
 
@@ -136,10 +136,11 @@ class Logged:
     @classmethod
     def of(cls, table: pa.Table) -> Logged:
         """The rows of a table of observations."""
-        user = pc.binary_join_element_wise("user", table["user_id"], " ")
-        conversation = pc.binary_join_element_wise("conversation", table["conversation_id"], " ")
-        owner = pc.coalesce(user, conversation, table["interaction_id"]).combine_chunks().dictionary_encode()
-        return cls(table, Rows(table), np.asarray(owner.indices, dtype=np.int64))
+        user, conversation = (_codes(table[name]) for name in ("user_id", "conversation_id"))
+        users, conversations = int(user.max(initial=-1)) + 1, int(conversation.max(initial=-1)) + 1
+        alone = users + conversations + np.arange(table.num_rows)
+        owner = np.where(user >= 0, user, np.where(conversation >= 0, users + conversation, alone))
+        return cls(table, Rows(table), numbered(owner[:, None]))
 
     @classmethod
     def read(cls, lake: Lake, cycles: Sequence[int | None] | None = None) -> Logged:
@@ -166,7 +167,8 @@ class Logged:
 
     def of_rows(self, chosen: Mask) -> Logged:
         """The same of some rows."""
-        return Logged.of(self.table.filter(pa.array(chosen)))
+        table = self.table.filter(pa.array(chosen))
+        return Logged(table, Rows(table), self.clusters[chosen])
 
 
 def cells(rows: Rows) -> tuple[Ints, Mapping[str, Mask]]:
@@ -193,21 +195,31 @@ def within(rows: Rows, slice_: str) -> Mask:
     return np.asarray(members[slice_][cell], dtype=np.bool_)
 
 
-def context(logged: Logged) -> Context:
-    """What is held fixed: cycle, predicted failure, ambiguity and turn, as `palomar.detectors.pressure` has it.
+def context(logged: Logged, chosen: Mask | None = None) -> Context:
+    """What is held fixed on the chosen rows (on all): cycle, predicted failure, ambiguity and turn, in that order.
 
-    In cells as fine as the number of rows allows; by regression where even the coarse cells are mostly thin.
+    As `palomar.detectors.pressure` has it: in cells as fine as the number of rows allows; by regression where even the
+    coarse cells are mostly thin.
     """
-    rows = logged.rows
-    turn = np.minimum(np.nan_to_num(rows.number("turn")), 1).astype(np.int64)
-    probability = {name: rows.number(name) for name in BANDS}
-    coarse = [logged.cycle, *(_bins(value, BANDS[name][0]) for name, value in probability.items()), turn]
+    rows = slice(None) if chosen is None else chosen
+    turn = np.minimum(np.nan_to_num(logged.rows.number("turn")), 1).astype(np.int64)[rows]
+    cycle = logged.cycle[rows]
+    probability = {name: logged.rows.number(name)[rows] for name in BANDS}
+    coarse = [cycle, *(_bins(value, BANDS[name][0]) for name, value in probability.items()), turn]
     fine = [_bins(value, _FINE[name]) for name, value in probability.items()]
-    _, cell, sizes = np.unique(np.column_stack(coarse), axis=0, return_inverse=True, return_counts=True)
-    thin_share = float((sizes[cell.reshape(-1)] < THIN).mean()) if len(logged) else 0.0
-    if thin_share > 0.5 and len(np.unique(logged.clusters)) >= FOLDS:
-        return Regressors(_features(logged.cycle, turn, probability), logged.clusters)
+    cell = numbered(np.column_stack(coarse))
+    sizes = np.bincount(cell)
+    thin_share = float((sizes[cell] < THIN).mean()) if len(cell) else 0.0
+    clusters = logged.clusters[rows]
+    if thin_share > 0.5 and len(np.unique(clusters)) >= FOLDS:
+        return Regressors(_features(cycle, turn, probability), clusters)
     return Strata(merged(np.column_stack([*coarse, *fine])))
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Number of each word; -1 for null."""
+    indices = column.combine_chunks().dictionary_encode().indices
+    return np.asarray(pc.fill_null(indices.cast(pa.int64()), -1), dtype=np.int64)
 
 
 def _features(cycle: Ints, turn: Ints, probability: Mapping[str, Floats]) -> Floats:

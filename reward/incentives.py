@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 from scipy import stats
 
 from palomar.reward.behaviours import BANDS, BEHAVIOURS, Behaviour, Ints, Logged
+from palomar.reward.contexts import numbered
 from palomar.reward.replay import Pay, pay
 from palomar.reward.rows import Floats, Mask
 from palomar.reward.spec import RewardSpec, version
@@ -156,7 +157,7 @@ def effective_pay(paid_by: Pay, cycle: Ints) -> Floats:
     used = np.flatnonzero(paid_by.included & np.isfinite(paid_by.reward))
     result = np.zeros(len(cycle))
     if len(used):
-        _, batch = np.unique(cycle[used], return_inverse=True)
+        batch = numbered(cycle[used][:, None])
         means = np.bincount(batch, weights=paid_by.reward[used]) / np.bincount(batch)
         result[used] = paid_by.reward[used] - means[batch]
     return result

@@ -445,7 +445,7 @@ class _Bench:
         rows, covariances = {}, {}
         for slice_ in dict.fromkeys(slice_ for _, slice_ in cells_wanted):
             chosen = paid.decided & self._members[slice_][self._cell]
-            held = context(self._logged.of_rows(chosen))
+            held = context(self._logged, chosen)
             found = pressure(signals[chosen], self._behaviours.of(chosen), held, self._logged.clusters[chosen])
             for k, statistic in enumerate(WATCHED):
                 if (statistic, slice_) not in cells_wanted:

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from palomar.data.lake import Lake
 from palomar.reward.behaviours import ALL, BEHAVIOURS, SLICES, Ints, Logged, cells, context, measured
 from palomar.reward.charges import OUTCOME, ROUNDING, outcome_signal
+from palomar.reward.contexts import numbered
 from palomar.reward.pressure import pressure
 from palomar.reward.rows import Floats, Mask
 from palomar.reward.scoring import paid, term_scores
@@ -319,7 +320,7 @@ def batch_advantage(reward: Floats, included: Mask, cycle: Ints) -> Floats:
 def batch_part(part: Floats, reward: Floats, included: Mask, cycle: Ints) -> Floats:
     """The part of the advantage that comes from a part of the reward: parts that add up to it give parts that do."""
     used = np.flatnonzero(included & np.isfinite(reward))
-    _, batch = np.unique(cycle[used], return_inverse=True)
+    batch = numbered(cycle[used][:, None])
     counts = np.bincount(batch)
     centred_reward = _centred(reward[used], batch, counts)
     spread = np.sqrt(np.bincount(batch, weights=centred_reward**2, minlength=len(counts)) / counts)
@@ -466,7 +467,7 @@ def flips(logged: Logged, old: Floats, new: Floats) -> Flips | None:
     place, word = _peers(logged)
     order = known[np.random.default_rng(0).permutation(len(known))]
     # By number, in as few bytes as they need: sorting 16 of them is a matter of counting.
-    place = np.unique(place[order], return_inverse=True)[1]
+    place = numbered(place[order][:, None])
     place = place.astype(np.min_scalar_type(int(place.max(initial=0))))
     arranged = np.argsort(place, kind="stable")
     order, place = order[arranged], place[arranged]
@@ -621,7 +622,7 @@ def pressure_rows(
         chosen = counted & members[slice_][cell]
         if not chosen.any():
             continue
-        held = context(logged.of_rows(chosen))
+        held = context(logged, chosen)
         result = pressure(signals[chosen], behaviours.of(chosen), held, logged.clusters[chosen])
         for k, statistic in enumerate(behaviours.names):
             for s, kind in enumerate(names):
