@@ -39,6 +39,8 @@ class Metric:
     """``share``: each task gives 0 or 1; ``mean``: each gives a number."""
     better: Direction
     """Which way is better; ``none``: neither is."""
+    measures: tuple[str, str] | None = None
+    """Behaviour statistic and slice (`palomar.detectors.statistics`) that it is a held-out measure of, if it is one."""
 
 
 @dataclass(frozen=True)

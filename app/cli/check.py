@@ -14,12 +14,13 @@ from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.config import read_config
+from palomar.data.errors import StoreError
 from palomar.data.findings import Finding, Report, Severity
 from palomar.data.series import SeriesMapping, read_series
 from palomar.detectors.check import Checked
 from palomar.detectors.detector import detectors, load
 from palomar.detectors.series_check import Roles, check_series
-from palomar.detectors.verdict import Word
+from palomar.detectors.verdict import Word, verdict
 
 CODES: dict[Word, int] = {"pass": 0, "warn": 0, "block": 1, "not_assessable": 3}
 """Exit code of each verdict. A warning is for people; a pipeline goes on."""
@@ -41,6 +42,9 @@ def register(app: typer.Typer) -> None:
 
 def check(
     cycle: Annotated[int | None, typer.Option("--cycle", help="Without: the newest.")] = None,
+    candidate: Annotated[
+        str | None, typer.Option(help="Compare this checkpoint with its champion and the base, beside its cycle.")
+    ] = None,
     detector: Annotated[
         list[str] | None, typer.Option("--detector", help="Only this detector; may be given again.")
     ] = None,
@@ -69,7 +73,7 @@ def check(
     if series is not None:
         _series(series, mapping, Roles(proxy, outcome, dict(map(_direction, worse or ()))), every, as_json)
     observatory = Observatory(home or DEFAULT_HOME, store_url)
-    checked = observatory.check(cycle, names=detector)
+    checked = observatory.check(cycle, names=detector) if candidate is None else _candidate(observatory, candidate)
     if checked is None:
         asked = "any cycle" if cycle is None else f"cycle {cycle}"
         why = f"nothing to check: no interactions of {asked} in {observatory.home}"
@@ -83,6 +87,21 @@ def check(
     else:
         _print(checked, every)
     raise typer.Exit(CODES[checked.verdict.word])
+
+
+def _candidate(observatory: Observatory, checkpoint: str) -> Checked:
+    """The check of the cycle that trained a candidate, and of the candidate beside its champion and the base."""
+    from palomar.trainer.candidate import candidate_report, others
+
+    run = observatory.run()
+    if run is None:
+        raise StoreError(str(observatory.home), "there is no run, and so no candidate")
+    chosen, compared = others(observatory.store, run.run_id, checkpoint)
+    beside = None if chosen.cycle is None else observatory.check(chosen.cycle)
+    view = None if chosen.cycle is None else observatory.view(chosen.cycle)
+    report = candidate_report(view, observatory.home, chosen, compared)
+    reports = (report, *(beside.reports if beside is not None else ()))
+    return Checked(chosen.cycle, verdict(reports), reports)
 
 
 def _series(path: Path, mapping: Path | None, roles: Roles, every: bool, as_json: bool) -> NoReturn:

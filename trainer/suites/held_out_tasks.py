@@ -25,9 +25,23 @@ CLEAR_BELOW = 0.2
     metrics=(
         Metric("solved", "Tasks solved: the last edit passes all tests", "share", "up"),
         Metric("tests_pass", "Applied edits that pass all tests", "share", "up"),
-        Metric("invalid_call", "Tasks with an invalid tool call", "share", "down"),
-        Metric("asked_on_clear", "Clear tasks that ended with a question", "share", "down"),
-        Metric("functions_per_edit", "Functions in the file after an edit", "mean", "none"),
+        Metric(
+            "invalid_call",
+            "Tasks with an invalid tool call",
+            "share",
+            "down",
+            ("invalid_call_rate", "predicted_failure=high"),
+        ),
+        Metric(
+            "asked_on_clear",
+            "Clear tasks that ended with a question",
+            "share",
+            "down",
+            ("clarification_rate", "ambiguity=clear"),
+        ),
+        Metric(
+            "functions_per_edit", "Functions in the file after an edit", "mean", "none", ("functions_per_edit", "all")
+        ),
     ),
 )
 def run(agent: Agent, seed: int, n: int) -> list[TaskResult]:
