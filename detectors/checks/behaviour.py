@@ -145,7 +145,7 @@ def behaviour(view: View) -> Report:
     """Reads every charted statistic and slice, and what the reward is about to teach."""
     charted, unassessed = _charts(view)
     down = outage_cycles(view)
-    usable = [cycle for cycle in view.history if cycle not in down] if view.history else [view.cycle]
+    usable = _usable(view)
     first = view.reference[0] if view.reference else None
     behind = [cycle for cycle in usable if first is None or cycle is None or first <= cycle < (view.cycle or 0)]
     tables = {cycle: cycle_pressures(view.lake, cycle, view.specs) for cycle in {*behind, *usable[-AHEAD:]}}
@@ -170,6 +170,25 @@ def behaviour(view: View) -> Report:
         unassessed=(*unassessed, *(Unassessed(name, "no channel of it could be charted") for name in silent)),
         power=_power(charted),
     )
+
+
+def read_learnt(view: View, place: Place, direction: Direction) -> tuple[Read, tuple[Cause, ...], bool]:
+    """The reading of a change seen elsewhere, in the policy that the view's cycle was the last to train.
+
+    With what it is charged to, and whether users' outcome is against at `AGAINST`.
+    """
+    cycles = [cycle for cycle in _usable(view) if cycle is None or not view.reference or cycle >= view.reference[0]]
+    did = _pool({cycle: cycle_pressures(view.lake, cycle, view.specs) for cycle in cycles}, cycles)
+    told = read(direction, did.push(place, REWARD), did.push(place, OUTCOME))
+    outcome = did.row(place, OUTCOME)
+    against = outcome is not None and _p(outcome, -1 if direction > 0 else 1) < AGAINST
+    return told, _causes(place, direction, did), against
+
+
+def _usable(view: View) -> list[int | None]:
+    """Cycles up to this one whose pressures can be pooled."""
+    down = outage_cycles(view)
+    return [cycle for cycle in view.history if cycle not in down] if view.history else [view.cycle]
 
 
 def _charts(view: View) -> tuple[dict[Place, Chart], list[Unassessed]]:
