@@ -62,7 +62,7 @@ def test_cycle_lists_the_stages_that_are_done_in_their_order(store: Store) -> No
         store.cycles.finish_stage("demo", 2, stage, elapsed_s=1.5, detail={"n": 512})
     cycle = store.cycles.get("demo", 2)
     assert cycle is not None
-    assert [stage.stage for stage in cycle.stages] == ["collect", "distil", "train", "evaluate"]
+    assert [stage.stage for stage in cycle.stages] == ["collect", "distil", "train", "check"]
     assert cycle.stages[0].detail == {"n": 512}
     assert cycle.stages[0].elapsed_s == 1.5
 
