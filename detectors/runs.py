@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+
+from palomar.data.findings import Finding
 from palomar.data.lake import Lake
 from palomar.data.store import Store
 from palomar.data.store.records import Cycle
@@ -39,7 +44,7 @@ def specs_of(store: Store) -> dict[str, RewardSpec]:
 def keep(store: Store, run_id: str, checked: Checked, as_of: datetime | None) -> None:
     """Writes findings, reports and verdict of a cycle in place of those it had."""
     assert checked.cycle is not None
-    store.findings.write(run_id, checked.cycle, checked.findings, checked.reports)
+    store.findings.write(run_id, checked.cycle, [storable(finding) for finding in checked.findings], checked.reports)
     store.verdicts.write(
         run_id,
         checked.cycle,
@@ -50,6 +55,30 @@ def keep(store: Store, run_id: str, checked: Checked, as_of: datetime | None) ->
         budget=checked.budget,
         as_of=as_of,
     )
+
+
+def storable(finding: Finding) -> Finding:
+    """The finding with plain values only: a number that is not finite is "not known", NumPy's are Python's.
+
+    A team's own detector may leave some; that must not cost the cycle its findings.
+    """
+    plain = {name: _plain(value) for name, value in vars(finding).items() if name not in ("causes", "evidence")}
+    return replace(finding, **plain)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bool() | str() | int() | None:
+            return value
+        case np.generic() | float():
+            known = value.item() if isinstance(value, np.generic) else value
+            return known if not isinstance(known, float) or math.isfinite(known) else None
+        case Mapping():
+            return {str(name): _plain(item) for name, item in value.items()}
+        case list() | tuple() | set() | frozenset() | np.ndarray():
+            return [_plain(item) for item in value]
+        case _:
+            return str(value)
 
 
 def _first(store: Store, run_id: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from palomar.data.findings import Finding, Report, Severity
@@ -97,3 +98,23 @@ def test_a_run_keeps_what_was_said_and_its_baseline_decides_what_is_compared(
         assert found.finding.statistic == "edit_rate"
         (said,) = store.verdicts.read("r")
         assert (said.cycle, said.verdict, said.reasons) == (19, "warn", ("behaviour:edit_rate",))
+
+
+def test_what_no_store_takes_costs_no_cycle_its_findings(only: dict[str, Detector], tmp_path: Path) -> None:
+    odd = {
+        "ratio": float("nan"),
+        "count": np.int64(3),
+        "share": np.float32(0.5),
+        "all": (1, float("inf")),
+        "of": Path("x"),
+    }
+    finding = Finding("behaviour", "notes", "odd", effect=float("nan"), n=3, detail=odd)
+    add(only, "behaviour", lambda seen: Report("behaviour", (finding,), assessed=1))
+    lake = view(tmp_path / "lake", [rows(0, 50)]).lake
+    with Store.open(None, tmp_path) as store:
+        store.runs.add("r", name="r", seed=0, config={})
+        store.cycles.start("r", 0, checkpoint_id=None, reward_version=None)
+        keep(store, "r", check(view_of(lake, store, "r", 0)), None)
+        (found,) = store.findings.read("r", 0)
+    assert found.finding.effect is None
+    assert found.finding.detail == {"ratio": None, "count": 3, "share": 0.5, "all": [1, None], "of": "x"}
