@@ -124,8 +124,8 @@ def test_a_proposal_is_text_that_says_the_same_and_keeps_its_comments(found: Pat
 
 
 def test_the_margin_covers_its_standard_error(logged: Logged) -> None:
-    timid = propose(logged, parse_spec(SPEC), [SPLITTING], limits=Limits(errors=2.0))
-    bold = propose(logged, parse_spec(SPEC), [SPLITTING], limits=Limits(errors=4.0))
+    timid = propose(logged, parse_spec(SPEC), [SPLITTING], limits=Limits(errors=2.0, largest=20.0))
+    bold = propose(logged, parse_spec(SPEC), [SPLITTING], limits=Limits(errors=4.0, largest=20.0))
     for result, errors in ((timid, 2.0), (bold, 4.0)):
         added = next(each for each in result.proposals if each.title == "code_growth added")
         row = next(row for row in added.predicted if (row.statistic, row.slice) == SPLITTING.cell)
