@@ -287,10 +287,11 @@ def _jump(counted: Shares, sign: str, place: int, base: list[int], *, near: int 
         last = x[near, 0] / n[near, 0]
         if last - whole.before > max(NEAR, 2 * float(np.sqrt(last * (1 - last) / n[near, 0]))):
             return None
+    apart = told_apart(counted, sign, place)
     slices = {}
     for index, name in enumerate(counted.slices):
         rows, before_rows = n[place, index], n[base, index].sum()
-        if name == ALL or min(rows, before_rows) < FEWEST_ROWS:
+        if name not in apart or min(rows, before_rows) < FEWEST_ROWS:
             continue
         after, before = x[place, index] / rows, x[base, index].sum() / before_rows
         middle = np.clip(after, 0.5 / rows, 1 - 0.5 / rows)
@@ -299,6 +300,14 @@ def _jump(counted: Shares, sign: str, place: int, base: list[int], *, near: int 
             return None
         slices[name] = (float(before), float(after))
     return Jump(sign, whole, slices, 0)
+
+
+def told_apart(counted: Shares, sign: str, place: int) -> frozenset[str]:
+    """Slices with rows enough in a cycle, of dimensions that have two or more of them; what is not known is none."""
+    rows = zip(counted.slices, counted.n[sign][place], strict=True)
+    enough = [name for name, n in rows if n >= FEWEST_ROWS and name != ALL and not name.endswith(f"={UNKNOWN}")]
+    dimensions = [name.split("=")[0] for name in enough]
+    return frozenset(name for name, each in zip(enough, dimensions, strict=True) if dimensions.count(each) >= 2)
 
 
 # -- what a finding shows ----------------------------------------------------------------------------------------

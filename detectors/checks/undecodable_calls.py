@@ -33,7 +33,6 @@ from palomar.detectors.checks._shares import (
     FEWEST_ROWS,
     RATE,
     Jump,
-    Shares,
     Sign,
     before_cycle,
     evidence,
@@ -42,9 +41,9 @@ from palomar.detectors.checks._shares import (
     shares,
     span,
     step,
+    told_apart,
 )
 from palomar.detectors.detector import Example, View, detector
-from palomar.detectors.measure import ALL
 from palomar.reward.conditions import INVALID_KINDS
 
 NAME = "undecodable-calls"
@@ -101,9 +100,11 @@ def undecodable_calls(view: View) -> Report:
         return Report(NAME, unassessed=(Unassessed("flood of invalid calls", why),))
     counted = shares(view, NAME, SIGNS, view.history)
     place = counted.cycles.index(view.cycle)
-    if not _has_slices(counted, place):
-        why = f"nothing tells interactions apart: it takes organisations, kinds of work or predicted failure, with "\
-              f"{FEWEST_ROWS} interactions that called a tool in one of them"  # fmt: skip
+    if not told_apart(counted, INVALID_KINDS[0], place):
+        why = (
+            "nothing tells interactions apart: it takes two organisations, kinds of work or bands of predicted failure "
+            f"with {FEWEST_ROWS} interactions each that called a tool"
+        )
         return Report(NAME, unassessed=(Unassessed("flood of invalid calls", why),))
     found = jumps(counted, view.reference, MARGIN, needs_slices=True).get(view.cycle, ())
     places = [counted.cycles.index(cycle) for cycle in base]
@@ -116,11 +117,6 @@ def undecodable_calls(view: View) -> Report:
     smallest = max([MARGIN, *(each.smallest for each in steps.values() if each is not None)])
     power = f"a kind's rise of {percent(smallest)} of the interactions that called a tool"
     return Report(NAME, findings, sum(each is not None for each in steps.values()), power=power)
-
-
-def _has_slices(counted: Shares, place: int) -> bool:
-    n = counted.n[INVALID_KINDS[0]][place]
-    return any(rows_ >= FEWEST_ROWS for name, rows_ in zip(counted.slices, n, strict=True) if name != ALL)
 
 
 def _finding(view: View, jump: Jump) -> Finding:

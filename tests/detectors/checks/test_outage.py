@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,8 @@ from palomar.data.lake import Lake
 from palomar.detectors.checks._examples import rows, view
 from palomar.detectors.checks._shares import Shares, jumps, step
 from palomar.detectors.checks.outage import outage, outage_cycles
+from palomar.detectors.checks.truncation import truncation
+from palomar.detectors.checks.undecodable_calls import undecodable_calls
 from palomar.detectors.detector import View
 
 N = 400
@@ -84,6 +87,28 @@ def test_a_new_cycle_costs_no_second_look_at_old_ones(tmp_path: Path, monkeypatc
     assert looked == [[6]]
 
 
+def test_where_nothing_tells_interactions_apart_a_flood_is_not_assessable_and_an_outage_is(tmp_path: Path) -> None:
+    unknown: dict[str, Any] = {"organisation": None, "predicted_failure": None, "work_kind": None}
+    called = np.asarray(rows(5)["tool_calls"]) > 0
+    last = rows(5, calls_timed_out=called.astype(int), invalid_malformed=called.astype(int), **unknown)
+    made = view(tmp_path, [*(rows(cycle, **unknown) for cycle in range(5)), last], reference=range(5))
+    assert [found.detail["slices"] for found in outage(made).findings] == [{}]
+    flood = undecodable_calls(made)
+    assert not flood.findings
+    assert "nothing tells interactions apart" in flood.unassessed[0].why
+
+
+@pytest.mark.parametrize(("rise", "told"), [(0.03, False), (0.1, True)])
+def test_a_rise_of_cut_outputs_below_the_margin_is_not_told_however_many_rows(
+    tmp_path: Path, rise: float, told: bool
+) -> None:
+    def cut(cycle: int, share: float) -> pa.Table:
+        return rows(cycle, 4000, truncated=np.random.default_rng(cycle).random(4000) < share)
+
+    made = view(tmp_path, [*(cut(cycle, 0.01) for cycle in range(4)), cut(4, 0.01 + rise)])
+    assert bool(truncation(made).findings) == told
+
+
 # -- the test of a share -----------------------------------------------------------------------------------------
 
 
@@ -119,7 +144,12 @@ def test_false_alarms_of_the_step_stay_at_the_stated_rate(n: int, spread: float)
 def shares(values: list[list[float]], n: float) -> Shares:
     """One sign in `ALL` and two slices: (cycles, slices)."""
     share = np.array(values)
-    return Shares(tuple(range(len(share))), ("all", "a", "b"), {"s": share * n}, {"s": np.full(share.shape, n)})
+    return Shares(
+        tuple(range(len(share))),
+        ("all", "organisation=a", "organisation=b"),
+        {"s": share * n},
+        {"s": np.full(share.shape, n)},
+    )
 
 
 @pytest.mark.parametrize("n", [500.0, 1_000_000.0])
