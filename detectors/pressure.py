@@ -110,6 +110,7 @@ PRESSURE = pa.schema(
 
 _MADE = "1"
 """Raised when the code makes something else of the same rows."""
+_BATCH = 32_768
 _USERS_OUTCOME = "outcome_mean"
 _CONTEXT = ("conversation_id", "user_id", "turn", "predicted_failure", "ambiguity", "reward_version")
 _OFFERED = (
@@ -143,13 +144,13 @@ def pressures(lake: Lake, cycles: Sequence[int | None], specs: Mapping[str, Rewa
     empty.
     """
     statistics = measured_statistics()
-    batches = _rows(lake, cycles, statistics)
+    batches, behaviours = _rows(lake, cycles, statistics)
     wanted = _among(batches["cycle"], cycles)
     reward = reward_signals(batches, _contributions(batches, specs))
     rows = batches
     if not wanted.all():
-        rows, reward = batches.filter(pa.array(wanted)), reward.of(wanted)
-    facts = _Facts.of_rows(rows, statistics)
+        rows, reward, behaviours = batches.filter(pa.array(wanted)), reward.of(wanted), behaviours.of(wanted)
+    facts = _Facts.of_rows(rows, behaviours)
     found = [part for signals in (reward, outcome_signal(rows)) for part in _pressures(signals, facts)]
     return judged(pa.concat_tables(found) if found else _ESTIMATES.empty_table())
 
@@ -359,15 +360,14 @@ class _Facts:
     """Of the dimensions in `BANDS`; NaN where not known."""
 
     @classmethod
-    def of_rows(cls, rows: pa.Table, statistics: Sequence[Statistic]) -> _Facts:
-        names = tuple(item.name for item in statistics)
+    def of_rows(cls, rows: pa.Table, behaviours: Behaviours) -> _Facts:
         probability = {name: _floats(rows[name]) for name in BANDS}
         coarse = [_bins(value, BANDS[name][0]) for name, value in probability.items()]
         fine = [_bins(value, FINE[name]) for name, value in probability.items()]
         cycle = np.asarray(pc.fill_null(rows["cycle"], -1), dtype=np.int64)
         turn = np.minimum(rows["turn"].to_numpy(), 1).astype(np.int64)
         return cls(
-            behaviours=Behaviours(names, *(_matrix(rows, f"{axis}{{}}", len(names)) for axis in "xy")),
+            behaviours=behaviours,
             clusters=_owners(rows["user_id"], rows["conversation_id"]),
             levels=np.column_stack([cycle, *coarse, turn, *fine]),
             probability=probability,
@@ -440,16 +440,6 @@ def _owners(user: pa.ChunkedArray, conversation: pa.ChunkedArray) -> Ints:
     return owner
 
 
-def _matrix(rows: pa.Table, name: str, columns: int) -> Floats:
-    """Numbered columns side by side, each row in one place of memory: (N, columns)."""
-    values = np.empty((rows.num_rows, columns))
-    start = 0
-    for batch in rows.select([name.format(index) for index in range(columns)]).to_batches(max_chunksize=8192):
-        values[start : start + batch.num_rows] = np.stack([column.to_numpy() for column in batch.columns], axis=1)
-        start += batch.num_rows
-    return values
-
-
 def _floats(column: pa.ChunkedArray) -> Floats:
     return np.asarray(pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(), dtype=np.float64)
 
@@ -476,11 +466,10 @@ def _contributions(rows: pa.Table, specs: Mapping[str, RewardSpec]) -> dict[str,
 # -- reading the lake ----------------------------------------------------------------------------------------------
 
 
-def _rows(lake: Lake, cycles: Sequence[int | None], statistics: Sequence[Statistic]) -> pa.Table:
+def _rows(lake: Lake, cycles: Sequence[int | None], statistics: Sequence[Statistic]) -> tuple[pa.Table, Behaviours]:
     """Observations of the cycles, and all others that were trained on together with them; what was made of each.
 
-    Columns: COLUMNS and SAMPLE_COLUMNS of `palomar.reward.charges`, the context, the terms, and of statistic number i
-    the ``x<i>`` and ``y<i>`` of `Behaviours`.
+    Columns: COLUMNS and SAMPLE_COLUMNS of `palomar.reward.charges`, the context, and the terms.
     """
     decided = _decisions(lake, cycles)
     others = [cycle for cycle in pc.unique(decided["sampled_cycle"]).to_pylist() if cycle is not None]
@@ -491,17 +480,42 @@ def _rows(lake: Lake, cycles: Sequence[int | None], statistics: Sequence[Statist
         names = [name for name, *_ in connection.execute("SELECT * FROM observations LIMIT 0").description or ()]
         terms = [f'"{name.replace(chr(34), chr(34) * 2)}"' for name in names if name.startswith(("term:", "status:"))]
         kept = dict.fromkeys([*COLUMNS, *_CONTEXT])
-        listed = ", ".join([*(f"observations.{name}" for name in kept), *terms, *_numbers(statistics)])
-        return connection.execute(
+        listed = ", ".join([*_numbers(statistics), *(f"observations.{name}" for name in kept), *terms])
+        (at_most,) = connection.execute("SELECT count(*) FROM observations").fetchall()[0]
+        reader = connection.execute(
             f"SELECT {listed}, decided.* EXCLUDE (interaction_id) FROM observations "
             "LEFT JOIN decided ON observations.interaction_id = decided.interaction_id "
             "WHERE decided.interaction_id IS NOT NULL OR EXISTS "
             "(SELECT 1 FROM wanted WHERE wanted.cycle IS NOT DISTINCT FROM observations.cycle)"
-        ).to_arrow_table()
+        ).to_arrow_reader(_BATCH)
+        return _split(reader, tuple(item.name for item in statistics), at_most)
     except duckdb.Error as exc:
         raise LakeError(f"the lake cannot answer: {exc}") from exc
     finally:
         connection.close()
+
+
+def _split(reader: pa.RecordBatchReader, names: tuple[str, ...], at_most: int) -> tuple[pa.Table, Behaviours]:
+    """The columns after the numbers as a table, and the numbers with those of one row side by side, as they are used.
+
+    Batch by batch: all of it twice would be the most memory that pressures take.
+    """
+    num, rest, total = len(names), [], 0
+    numbers = np.empty((2, at_most, num))
+    for batch in reader:
+        columns = batch.columns
+        until = total + batch.num_rows
+        for axis in range(2):
+            part = [column.to_numpy() for column in columns[axis * num : (axis + 1) * num]]
+            np.stack(part, axis=1, out=numbers[axis, total:until])
+        rest.append(pa.record_batch(columns[2 * num :], schema=_after(batch.schema, 2 * num)))
+        total = until
+    table = pa.Table.from_batches(rest, schema=_after(reader.schema, 2 * num))
+    return table, Behaviours(names, numbers[0, :total], numbers[1, :total])
+
+
+def _after(schema: pa.Schema, start: int) -> pa.Schema:
+    return pa.schema([schema.field(index) for index in range(start, len(schema))])
 
 
 def _decisions(lake: Lake, cycles: Sequence[int | None]) -> pa.Table:
@@ -559,8 +573,8 @@ def _ordered(cycles: Iterable[int | None]) -> list[int | None]:
 
 
 def _numbers(statistics: Sequence[Statistic]) -> list[str]:
-    """SQL of X and Y of each statistic; both 0 on a row that it does not count."""
-    found = []
+    """SQL of X of each statistic, then of Y of each; both 0 on a row that it does not count."""
+    found: dict[str, list[str]] = {"x": [], "y": []}
     for index, item in enumerate(statistics):
         numerator, denominator = f"({item.numerator})", f"({item.denominator})"
         if item.kind == "rate":
@@ -570,8 +584,6 @@ def _numbers(statistics: Sequence[Statistic]) -> list[str]:
             counted = f"{numerator} IS NOT NULL AND {denominator} IS NOT NULL"
             x, y = numerator, denominator
         condition = f"({item.where}) AND {counted}"
-        found += [
-            f"(CASE WHEN {condition} THEN {value} ELSE 0 END)::DOUBLE AS {name}{index}"
-            for name, value in (("x", x), ("y", y))
-        ]
-    return found
+        for axis, value in (("x", x), ("y", y)):
+            found[axis].append(f"(CASE WHEN {condition} THEN {value} ELSE 0 END)::DOUBLE AS {axis}{index}")
+    return found["x"] + found["y"]
