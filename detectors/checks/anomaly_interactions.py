@@ -73,7 +73,7 @@ FLAGS: Mapping[str, str] = {
 """Behaviours that a combination is made of, as SQL over ``observations``; unknown is no."""
 _FOREST_ROWS = 500  # of each other cycle
 _FOREST_NOW = 2_000
-_VERSION = "2"
+_VERSION = "3"
 _LONGEST = 60  # characters of a tool's name that are kept: it is the agent's text
 
 
@@ -135,7 +135,7 @@ def _seen_from(power: Sequence[str]) -> str:
 
 def _finding(seen: View, kind: str, now: _Strange, result: TooMany) -> Finding:
     shown = "; ".join(f"{interaction} {what}" for interaction, what in now.first[:2])
-    usual = seen.query("SELECT interaction_id FROM observations ORDER BY md5_number_lower(interaction_id) LIMIT 2")
+    usual = seen.query("SELECT interaction_id FROM observations ORDER BY hash(interaction_id) LIMIT 2")
     return Finding(
         detector=NAME,
         severity="notes",
@@ -282,24 +282,28 @@ def _count_beyond_range(seen: View, cycle: int, others: Sequence[int]) -> _Stran
         known = [limit for part in parts if (limit := part[name]) is not None]
         if known:
             limits[name] = (min(low for low, _ in known), max(high for _, high in known))
+    now = _extremes(seen, cycle)
+    n = seen.query("SELECT count(*) AS n FROM observations", [cycle])["n"][0].as_py()
+    passed = [name for name, (low, high) in limits.items() if (own := now[name]) and (own[0] < low or own[1] > high)]
+    if not passed:
+        return _Strange(0, n if limits else 0, ())
+    limits = {name: limits[name] for name in passed}  # only columns that are passed somewhere are read
     # How far out, in widths of the reference's range, on its better side; NULL compares as not out.
     far = {
         name: f"greatest({low!r} - {name}, {name} - {high!r}) / {max(high - low, 1.0)!r}"
         for name, (low, high) in limits.items()
     }
-    if not far:
-        return _Strange(0, 0, ())
     out = " OR ".join(f"coalesce({sql} > 0, false)" for sql in far.values())
     columns = ", ".join(f"{name}::DOUBLE AS {name}, {sql} AS far_{name}" for name, sql in far.items())
     furthest = f"greatest({', '.join(f'far_{name}' for name in far)}, 0)"
     with seen.lake.connect(["observations"], [cycle]) as connection:
-        counted = connection.execute(f"SELECT count(*) FILTER ({out}), count(*) FROM observations").fetchone()
+        counted = connection.execute(f"SELECT count(*) FROM observations WHERE {out}").fetchone()
         first = connection.execute(
             f"SELECT * FROM (SELECT interaction_id, {columns} FROM observations WHERE {out}) "
             f"ORDER BY {furthest} DESC, interaction_id LIMIT {SHOWN}"
         ).to_arrow_table()
     assert counted is not None
-    return _Strange(counted[0], counted[1], tuple(_alone(row, limits) for row in first.to_pylist()))
+    return _Strange(counted[0], n, tuple(_alone(row, limits) for row in first.to_pylist()))
 
 
 def _alone(row: Mapping[str, Any], limits: Mapping[str, tuple[float, float]]) -> tuple[str, str]:

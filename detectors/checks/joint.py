@@ -63,7 +63,7 @@ KNOWN = 0.1
 PAIRS_NAMED = 3
 LEAST_SHARE = 0.05
 """Of the difference, for a pair to be named."""
-_VERSION = "1"
+_VERSION = "2"
 _FEWEST_BOTH = 30  # rows in which both columns are known, below which a pair says nothing
 
 

@@ -46,7 +46,7 @@ CENTRES = 12
 FAR = 0.99
 """Share of held-out reference replies that lie nearer to a centre than "far"."""
 _CHARS = 4_000  # of a reply that are embedded; the encoder looks at its ends
-_VERSION = "2"
+_VERSION = "3"
 
 
 class _WordsEncoder:

@@ -112,3 +112,12 @@ def test_unchanged_streams_seldom_alarm(tmp_path: Path) -> None:
         seen = stream(tmp_path / str(seed), before=0.5, after=0.5, seed=100 + seed)
         alarms += len(joint(seen).findings)
     assert alarms <= 1
+
+
+def test_a_reference_cycle_is_held_against_the_others_only(tmp_path: Path) -> None:
+    """With itself among them the correlation it is compared with would be 0.5, not 0.7."""
+    seen = stream(tmp_path, before=0.7, after=-0.7, cycles=6)
+    within = View.of(seen.lake, 5, reference=range(6))
+    told = _told(within, 5)
+    assert told["pairs"][0]["before"] == pytest.approx(0.7, abs=0.02)
+    assert told["auc"] > 0.7

@@ -66,6 +66,7 @@ def test_replies_of_a_new_kind_are_counted_and_one_is_shown(tmp_path: Path) -> N
     found = {finding.statistic: finding for finding in texts(seen).findings}
     new = found["new_kinds"]
     assert new.after == 15 / 60
+    assert new.before == pytest.approx(0.01, abs=0.015)  # "far" is beyond 99 % of the reference's own
     assert "15 of 60 lie far from all kinds" in new.sentence
     assert "15 of them are alike" in new.sentence
     assert set(new.evidence.carrying) <= {f"c8-{index:05d}" for index in range(15)}
