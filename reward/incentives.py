@@ -16,7 +16,8 @@ Flagged is
 
 - **against users**: the reward surely prefers the behaviour and the outcome surely does not;
 - **never flips**: the reward surely prefers it in some band of predicted failure, in none surely the alternative, and
-  the outcome nowhere surely agrees; for a question also over ambiguity: preferred on clear requests as on vague ones;
+  the outcome nowhere surely agrees; of questions on clear requests, and also where it does not flip with ambiguity:
+  preferred on clear requests as on vague ones;
 - **selective rule**: a rule drops one behaviour far more often than its alternative, and its rows would be charged.
 
 Blind to: what the log of the request does not have and the agent acts on; behaviour that hardly occurs (said as not
@@ -49,8 +50,10 @@ LEAST_PROBABILITY = 0.02
 """Probabilities of a behaviour are kept this far from 0 and 1: below it one row would weigh as fifty."""
 SURE = 3.0
 """Standard errors from which on the reward is said to prefer, over the 60 cells that are looked at."""
+AGAINST = 2.3
+"""The same for the outcome's being against it, once the reward is sure: 1 %, one side."""
 LIKELY = 1.96
-"""The same for the outcome, once the reward is sure."""
+"""The same for whatever speaks against a flag."""
 COMPARED = (
     "question", "answer", "broken call", "split", "no-op edit", "failed edit", "tests edited", "cut off", "timed out",
     "no calls",
@@ -316,13 +319,14 @@ def _against(behaviour: Behaviour, estimates: list[Estimate]) -> list[Flag]:
             f"{_signed(each.outcome)} [{_signed(each.outcome_low)}, {_signed(each.outcome_high)}]",
         )
         for each in estimates
-        if _over(each.reward_z, SURE) and _over(_minus(each.outcome_z), LIKELY)
+        if _over(each.reward_z, SURE) and _over(_minus(each.outcome_z), AGAINST)
     ]
 
 
 def _never_flips(behaviour: Behaviour, estimates: list[Estimate]) -> list[Flag]:
     found = []
-    for ambiguity in BANDS["ambiguity"][1]:
+    # Asking on a vague request is what asking is for.
+    for ambiguity in ("clear",) if behaviour.name == "question" else BANDS["ambiguity"][1]:
         known = [each for each in estimates if each.ambiguity == ambiguity and each.status == "ok"]
         preferred = [each for each in known if _over(each.reward_z, SURE)]
         flips = any(_over(_minus(each.reward_z), LIKELY) for each in known)
