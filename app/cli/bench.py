@@ -15,6 +15,8 @@ PERFORMANCE = ("ingest", "scoring", "statistics", "trainer", "overhead")
 """What ``palomar bench`` runs without a name: the benchmarks of speed, minutes in all."""
 
 DOCUMENT = Path("docs/benchmarks.md")
+ELSEWHERE = {"comparators": Path("docs/comparison.md")}
+"""Benchmarks whose section stands in a page of their own."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +28,7 @@ def bench(
     names: Annotated[list[str] | None, typer.Argument(help=f"Which ones; without: {', '.join(PERFORMANCE)}.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The same with fewer seeds and rows, in minutes.")] = False,
     write: Annotated[
-        bool, typer.Option("--write", help=f"Put the table into {DOCUMENT}, in the benchmark's section.")
+        bool, typer.Option("--write", help=f"Put the table into {DOCUMENT} (or the benchmark's own page).")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +48,7 @@ def bench(
             print_table(table(COLUMNS, [row(item) for item in items], title=f"{name}{' (quick)' if quick else ''}"))
     if write:
         for name, items in results.items():
-            write_section(DOCUMENT, name, items, quick=quick)
+            write_section(ELSEWHERE.get(name, DOCUMENT), name, items, quick=quick)
     if any(item.met is False for items in results.values() for item in items):
         raise typer.Exit(1)
 

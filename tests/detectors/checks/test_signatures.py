@@ -58,13 +58,13 @@ def test_the_exact_chance_is_that_of_the_hypergeometric() -> None:
 
 
 def test_more_requests_of_a_kind_that_is_flagged_more_is_no_rise() -> None:
-    """Shares of 5 % and 50 % as before, the mix turned round: 7.5 % of interactions became 27.5 %."""
-    before, after = np.array([380.0, 20.0]), np.array([200.0, 200.0])
+    """Shares of 5 % and 50 % as before, another mix: 7.25 % of interactions became 16.25 %."""
+    before, after = np.array([380.0, 20.0]), np.array([300.0, 100.0])
     hits = np.tile(before * [0.05, 0.5], (8, 1))
     risen = rise(hits, np.tile(before, (8, 1)), after * [0.05, 0.5], after)
     assert risen is not None
-    assert risen.before == pytest.approx(0.275)
-    assert risen.after == pytest.approx(0.275)
+    assert risen.before == pytest.approx(0.1625)
+    assert risen.after == pytest.approx(0.1625)
     assert risen.p > 0.4
 
 
