@@ -105,7 +105,7 @@ EXAMPLES = [
 class _Batch:
     """What an update was offered, N rows."""
 
-    ids: list[str]
+    ids: pa.ChunkedArray
     reward: Floats
     """NaN where there is none."""
     baseline: Floats
@@ -151,7 +151,7 @@ def _batch(view: View) -> _Batch | str:
             "SELECT interaction_id, coalesce(offered.reward, CASE WHEN observations.reward_status = 'valid' "
             "THEN observations.reward END) AS reward, baseline, advantage, weight, trained, group_id "
             "FROM offered LEFT JOIN observations USING (interaction_id) "
-            "WHERE offered.reason IS DISTINCT FROM 'reward_waiting' ORDER BY interaction_id"
+            "WHERE offered.reason IS DISTINCT FROM 'reward_waiting'"
         ).to_arrow_table()
     numbers = {
         name: np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)
@@ -161,9 +161,7 @@ def _batch(view: View) -> _Batch | str:
     if not trained.any():
         return "nothing was trained on"
     codes = table["group_id"].combine_chunks().dictionary_encode().indices.fill_null(-1)
-    return _Batch(
-        ids=table["interaction_id"].to_pylist(), trained=trained, group=np.asarray(codes, dtype=np.int64), **numbers
-    )
+    return _Batch(ids=table["interaction_id"], trained=trained, group=np.asarray(codes, dtype=np.int64), **numbers)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------
@@ -265,7 +263,6 @@ def _wrong_rule(view: View, batch: _Batch, rule: str, share: float, telling: Mas
     known = batch.trained & np.isfinite(batch.reward)
     spread = float(batch.reward[known].std())
     n = int(telling.sum())
-    order = np.flatnonzero(telling)[np.argsort(-np.abs(batch.advantage[telling]), kind="stable")]
     return Finding(
         detector=NAME,
         severity="warns",
@@ -281,7 +278,7 @@ def _wrong_rule(view: View, batch: _Batch, rule: str, share: float, telling: Mas
         n=n,
         since=view.cycle,
         reading="measurement_fault",
-        evidence=Evidence(tuple(batch.ids[index] for index in order[:5])),
+        evidence=_evidence(batch, telling),
         detail={"hold": True, "rule": rule},
     )
 
@@ -311,9 +308,16 @@ def _strays(view: View, batch: _Batch) -> Finding | None:
         n=len(batch.ids),
         since=view.cycle,
         reading="measurement_fault",
-        evidence=Evidence(tuple(batch.ids[index] for index in np.flatnonzero(paid | unpaid)[:5])),
+        evidence=_evidence(batch, paid | unpaid),
         detail={"hold": True},
     )
+
+
+def _evidence(batch: _Batch, rows_: Mask) -> Evidence:
+    """Five of the rows, those with the largest advantages, and by id where these are equal."""
+    ids = np.asarray(batch.ids.filter(pa.array(rows_)).to_pylist(), dtype=object)
+    order = np.lexsort((ids.astype(str), -np.abs(np.nan_to_num(batch.advantage[rows_]))))
+    return Evidence(tuple(ids[order[:5]]))
 
 
 def _wrong_signs(view: View, batch: _Batch, signs: Mask) -> Finding:
@@ -329,6 +333,6 @@ def _wrong_signs(view: View, batch: _Batch, signs: Mask) -> Finding:
         n=int(batch.trained.sum()),
         since=view.cycle,
         reading="measurement_fault",
-        evidence=Evidence(tuple(batch.ids[index] for index in np.flatnonzero(signs)[:5])),
+        evidence=_evidence(batch, signs),
         detail={"hold": True},
     )

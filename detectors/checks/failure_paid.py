@@ -170,7 +170,9 @@ def failure_paid_as_zero(view: View) -> Report:
     if not known:
         why = "no reward and no term has a value in the cycle"
         return Report(NAME, unassessed=(Unassessed("failures that were paid", why),))
-    pairs = _pairs(view, known, {name: (sql, f"NOT ({sql})") for name, sql in FAILED.items()})
+    marks = {name: (sql, f"NOT ({sql})") for name, sql in FAILED.items()}
+    tests = len(known) * len(marks) * len(VALUES)
+    pairs = _pairs(view, known, _seen(view, marks, FEWEST_ROWS))
     unassessed = []
     findings: dict[str, Finding] = {}
     if len(base) < FEWEST_CYCLES:
@@ -180,10 +182,10 @@ def failure_paid_as_zero(view: View) -> Report:
         for pair in pairs:
             apart = pair.on - pair.off >= APART and pair.on >= NEARLY_ALL
             if pair.marked >= FEWEST_ROWS and apart and pair.column not in findings:
-                grown = _grown(view, pair, base, RATE / len(pairs))
+                grown = _grown(view, pair, base, RATE / tests)
                 if grown is not None and grown.effect >= MARGIN and grown.z >= grown.threshold:
-                    findings[pair.column] = _paid(view, pair, grown, len(pairs))
-    for pair in _pairs(view, known, INPUTS):
+                    findings[pair.column] = _paid(view, pair, grown, tests)
+    for pair in _pairs(view, known, _seen(view, INPUTS, MANY)):
         default = min(pair.marked, pair.others) >= MANY and pair.marked_at == pair.marked
         default = default and pair.off**pair.marked <= BY_LOT
         if default and pair.column not in findings:
@@ -204,8 +206,17 @@ def _rewards(view: View) -> list[str]:
     return [name for name, count in zip(names, row.values(), strict=True) if count]
 
 
+def _seen(view: View, marks: Mapping[str, tuple[str, str]], least: int) -> dict[str, tuple[str, str]]:
+    """The marks that enough rows of the cycle have; mostly none, which saves counting for every column and value."""
+    listed = ", ".join(f"count_if({on}) AS c{index}" for index, (on, _) in enumerate(marks.values()))
+    counts = view.query(f"SELECT {listed} FROM observations").to_pylist()[0].values()
+    return {name: sides for (name, sides), count in zip(marks.items(), counts, strict=True) if (count or 0) >= least}
+
+
 def _pairs(view: View, columns: list[str], marks: Mapping[str, tuple[str, str]]) -> list[_Pair]:
     """Counts for every column, value and mark, in one pass."""
+    if not marks:
+        return []
     parts = []
     for column in columns:
         c = quoted(column)

@@ -148,8 +148,11 @@ def reward_invalid(view: View) -> Report:
         assessed += 1
         if lost >= MOST_LOST * scored and not any(each.statistic == LOST for each in findings):
             findings.append(_lost(view, float(lost / scored), int(scored)))
-    bent = _by_difficulty(view, RATE / tests)
-    if isinstance(bent, str):
+    missing = any(counted.x[sign][-1, 0] for sign in SIGNS)
+    bent = _by_difficulty(view, RATE / tests) if missing else None
+    if bent is None:
+        assessed += scored >= FEWEST_ROWS  # none is invalid, on whatever requests
+    elif isinstance(bent, str):
         unassessed.append(Unassessed("invalid rewards by predicted failure", bent))
     else:
         assessed += 1

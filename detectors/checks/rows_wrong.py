@@ -189,9 +189,8 @@ def _within(view: View, share: float, usual: float, n: int) -> Finding | None:
 
 def _sketch(view: View, cycle: int | None) -> tuple[npt.NDArray[np.uint64], int, int]:
     """The smallest distinct hashes of a cycle's rows, and how many rows and distinct ones there are."""
-    content = ", ".join(f"coalesce({name}::VARCHAR, '?')" for name in CONTENT)
     sql = f"""
-        WITH hashed AS (SELECT DISTINCT hash(concat_ws('|', {content})) AS hash FROM observations)
+        WITH hashed AS (SELECT DISTINCT hash({", ".join(CONTENT)}) AS hash FROM observations)
         SELECT hash, (SELECT count(*) FROM observations) AS rows, (SELECT count(*) FROM hashed) AS distinct
         FROM hashed ORDER BY hash LIMIT {SKETCH}
     """.replace("AS distinct", 'AS "distinct"')
@@ -252,6 +251,9 @@ def _evaluation(view: View) -> Finding | str | None:
 
 
 def _evaluation_trained(view: View) -> Finding | str | None:
+    marked = view.query(f"SELECT count_if({EVALUATION.holds}) AS n FROM observations")["n"][0].as_py()
+    if not marked and view.cycle in view.lake.cycles("samples"):
+        return None
     found = _joined(
         view,
         "SELECT count_if(trained) AS n, count_if(trained AND traffic = 'evaluation') AS x FROM observations "

@@ -28,6 +28,7 @@ Source: DESIGN.md section 1 (invalid-call dodge) and section 2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,7 @@ from palomar.reward.charges import BASELINE, NO_REASON, NOT_UPDATED, WAITING
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 NAME = "selection"
 RATE = 0.001
@@ -163,33 +165,49 @@ def _cells(view: View, cycle: int | None) -> pa.Table:
     offered = [each for each in view.lake.cycles("samples") if cycle is not None and each in (cycle, cycle + 1)]
     neutral = ", ".join(f"'{reason}'" for reason in NEUTRAL)
     sql = f"""
-        WITH told AS (
-            SELECT interaction_id, bool_or(trained) AS trained, arg_max(reason, cycle) AS reason
-            FROM samples GROUP BY interaction_id
-        ), decided AS (
-            SELECT hash(coalesce(user_id, conversation_id, observations.interaction_id)) AS user,
+        WITH decided AS (
+            SELECT hash(coalesce(user_id, conversation_id, interaction_id)) AS user,
                 {_band("predicted_failure")} AS failure, {_band("ambiguity")} AS vague,
                 CASE
                     WHEN included IS FALSE THEN coalesce(exclusion, '{NO_REASON}')
-                    WHEN told.trained THEN '{KEPT}'
-                    WHEN told.reason NOT IN ({neutral}) THEN told.reason
+                    WHEN told_trained THEN '{KEPT}'
+                    WHEN told NOT IN ({neutral}) THEN told
                     WHEN included THEN '{KEPT}'
                 END AS reason,
-                CASE WHEN reward_status = 'valid' AND isfinite(observations.reward) THEN observations.reward END AS paid
-            FROM observations LEFT JOIN told ON told.interaction_id = observations.interaction_id
+                CASE WHEN reward_status = 'valid' AND isfinite(reward) THEN reward END AS paid
+            FROM joined
         )
         SELECT "user", failure, vague, reason, count(*) AS n, count(paid) AS paid,
             coalesce(sum(paid), 0.0) AS total, coalesce(sum(paid * paid), 0.0) AS squares
         FROM decided WHERE reason IS NOT NULL GROUP BY ALL ORDER BY ALL
     """
+    with_samples = """
+        CREATE TEMP VIEW joined AS SELECT observations.*, told_trained, told FROM observations LEFT JOIN (
+            SELECT interaction_id, bool_or(trained) AS told_trained, arg_max(reason, cycle) AS told
+            FROM samples GROUP BY interaction_id
+        ) USING (interaction_id)
+    """
+    without = (
+        "CREATE TEMP VIEW joined AS SELECT *, NULL::BOOLEAN AS told_trained, NULL::VARCHAR AS told FROM observations"
+    )
     parts: list[Part] = [("observations", [cycle]), ("samples", offered)]
 
     def make() -> pa.Table:
         with view.lake.connect(["observations"], [cycle]) as connection:
-            connection.register("samples", view.lake.scan("samples", _OFFERED, cycles=offered))
+            samples = view.lake.scan("samples", _OFFERED, cycles=offered)
+            # Where the rules have said it all, the trainer's word is not needed, and a join of all rows saved.
+            reasons = set(samples["reason"].unique().to_pylist()) - {None, *NEUTRAL}
+            ruled = connection.execute("SELECT DISTINCT exclusion FROM observations").fetchall()
+            silent = connection.execute("SELECT count(*) FROM observations WHERE included IS NULL").fetchall()[0][0]
+            if silent or reasons - {reason for (reason,) in ruled}:
+                connection.register("samples", samples)
+                connection.execute(with_samples)
+            else:
+                connection.execute(without)
             return connection.execute(sql).to_arrow_table().cast(_CELLS)
 
-    return derived(view.lake, NAME, cycle, version=content_id("selection/1", sql), parts=parts, make=make)
+    version = content_id("selection/2", sql, with_samples)
+    return derived(view.lake, NAME, cycle, version=version, parts=parts, make=make)
 
 
 _OFFERED = ("interaction_id", "cycle", "trained", "reason")
@@ -242,7 +260,9 @@ class _Data:
     context: Ints
     """Cycle, predicted failure and ambiguity."""
     failure: Ints
-    reason: npt.NDArray[np.object_]
+    codes: Mapping[str, int]
+    """Number of each reason, `KEPT` among them."""
+    code: Ints
     n: Floats
     paid: Floats
     total: Floats
@@ -253,24 +273,32 @@ class _Data:
         """The cells of some cycles, in their order."""
         table = pa.concat_tables(tables)
         cycle = np.repeat(np.arange(len(tables)), [each.num_rows for each in tables])
-        column = {name: table[name].to_numpy() for name in table.column_names}
-        context = np.stack([cycle, column["failure"], column["vague"]], axis=1)
-        reason = np.asarray(column["reason"], dtype=object)
+        column = {name: table[name].to_numpy() for name in table.column_names if name != "reason"}
+        # One number per cycle, band of failure and band of ambiguity; -1 stands for "not known".
+        context = (cycle * 16 + column["failure"] + 1) * 16 + column["vague"] + 1
+        words = table["reason"].combine_chunks().dictionary_encode()
+        names = words.dictionary.to_pylist()
         return cls(
-            reasons=tuple(sorted({str(each) for each in reason} - {KEPT})),
+            reasons=tuple(sorted(set(names) - {KEPT})),
             decided=int(column["n"].sum()),
             user=np.unique(column["user"], return_inverse=True)[1].reshape(-1),
             cycle=cycle,
-            context=np.unique(context, axis=0, return_inverse=True)[1].reshape(-1),
+            context=np.unique(context, return_inverse=True)[1].reshape(-1),
             failure=column["failure"],
-            reason=reason,
+            codes={name: index for index, name in enumerate(names)},
+            code=np.asarray(words.indices, dtype=np.int64),
             **{name: column[name].astype(np.float64) for name in ("n", "paid", "total", "squares")},
         )
+
+    def of_reason(self, reason: str) -> Mask:
+        """Cells of one reason."""
+        found: Mask = self.code == self.codes.get(reason, -1)
+        return found
 
     @property
     def spread(self) -> float:
         """Standard deviation of the kept rewards about their cycle's mean."""
-        kept = self.reason == KEPT
+        kept = self.of_reason(KEPT)
         count, total, squares = (
             _sums(self.cycle, np.where(kept, x, 0.0)) for x in (self.paid, self.total, self.squares)
         )
@@ -281,11 +309,11 @@ class _Data:
     def rate(self, reason: str, band: int | None = None) -> tuple[float, float]:
         """Rows dropped for a reason and all rows, in a band of predicted failure or in all."""
         here = np.ones(len(self.n), dtype=bool) if band is None else self.failure == band
-        return float(self.n[here & (self.reason == reason)].sum()), float(self.n[here].sum())
+        return float(self.n[here & self.of_reason(reason)].sum()), float(self.n[here].sum())
 
     def reward(self, reason: str, alpha: float) -> _Test | str:
         """Dropped against kept in the same context; or why that cannot be told."""
-        dropped, kept = (self.reason == reason) & (self.paid > 0), (self.reason == KEPT) & (self.paid > 0)
+        dropped, kept = self.of_reason(reason) & (self.paid > 0), self.of_reason(KEPT) & (self.paid > 0)
         # Only contexts that have both say anything.
         both = (_sums(self.context, self.paid * dropped) > 0) & (_sums(self.context, self.paid * kept) > 0)
         dropped, kept = dropped & both[self.context], kept & both[self.context]
@@ -313,7 +341,7 @@ class _Data:
     def difficulty(self, reason: str, alpha: float) -> _Test | str:
         """Drop rate where failure is likely against where it is not; or why that cannot be told."""
         low, high = self.failure == 0, self.failure == len(BANDS["predicted_failure"][0])
-        dropped = self.reason == reason
+        dropped = self.of_reason(reason)
         count, users = float(self.n[dropped & (low | high)].sum()), len(np.unique(self.user[dropped & (low | high)]))
         if min(self.n[low].sum(), self.n[high].sum()) < FEWEST:
             return "too few rows with a predicted failure below 0.4, or from 0.6 on"
