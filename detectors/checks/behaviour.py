@@ -405,7 +405,7 @@ def _within(slice_: str) -> tuple[str, ...]:
 
 
 def _worst(finding: Finding) -> tuple[int, int, bool, float]:
-    """The worst first; among equals, what is good or bad for users before what is neither, and then the farthest out."""
+    """The worst first; among equals, what is good or bad for users before what is neither, then the farthest out."""
     severity = {"blocks": 0, "warns": 1, "notes": 2}[finding.severity]
     readings: dict[Reading | None, int] = {"reward_hack": 0, "forewarning": 1}
     neither = STATISTICS[finding.statistic or ""].good == "neither"
