@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -146,3 +148,21 @@ def test_logs_outside_a_loop_are_not_compared(tmp_path: Path) -> None:
 def test_blocking_is_the_rarer_of_the_two_levels() -> None:
     assert BLOCKS < WARNS
     assert 1 - (1 - BLOCKS) ** 30 < 0.01
+
+
+def test_evidence_names_the_surest_flags_first() -> None:
+    scores = [0.5, 0.9, 0.7, 0.0]
+    said = pa.table(
+        {
+            "interaction_id": ["a", "b", "c", "d"],
+            "signature": ["early-exit"] * 4,
+            "status": ["flagged"] * 3 + ["clear"],
+            "score": scores,
+        }
+    )
+    with duckdb.connect() as connection:
+        connection.register("verdicts", said)
+        found = checked._evidence(connection, "early-exit")
+    assert found.carrying == ("b", "c", "a")
+    assert found.counter == ("d",)
+    assert len(found.random) == 2
