@@ -50,6 +50,9 @@ FEWEST_ROWS = 20
 """Rows below which a slice is not looked at."""
 NEAR = 0.02
 """How far above the reference the cycle before a jump may be, besides two standard errors."""
+LEARNT = 0.3
+"""Rise within one cycle that is taken to be beyond what a policy learns, for what a policy can bring about itself. In
+recorded training the fastest rise of broken calls from the reference's level was 15 points, by a hack."""
 ALIKE = 0.5
 """Share of the whole's rise that each slice must show."""
 
@@ -240,15 +243,16 @@ class Jump:
 
 
 def jumps(
-    counted: Shares, reference: Sequence[int], margin: float, *, needs_slices: bool = False
+    counted: Shares, reference: Sequence[int], margins: float | Mapping[str, float], *, needs_slices: bool = False
 ) -> dict[int, tuple[Jump, ...]]:
-    """Cycles with a jump of at least `margin`, and what jumped in them. Reference cycles are judged by the others.
+    """Cycles with a jump of at least `margins` (of all signs, or of each), and what jumped in them.
 
-    `needs_slices`: nothing is a jump where no slice has rows enough to tell that all rose alike.
+    Reference cycles are judged by the others. `needs_slices`: nothing is a jump where no slice has rows enough to tell that all rose alike.
     """
     cycles = [cycle for cycle in counted.cycles if cycle is not None]
     found: dict[int, list[Jump]] = {}
     for sign in counted.x:
+        margin = margins[sign] if isinstance(margins, Mapping) else margins
         since: int | None = None
         near = None  # place of the last cycle without a jump
         for place, cycle in enumerate(cycles):

@@ -10,8 +10,8 @@ Looks at the reward, the log's own reward and every term, at the values 0, -1 an
   significantly and by `MARGIN`;
 - **default**: where what the value is measured on is missing (tests of an edit, latency, ambiguity), *all* of at least
   `MANY` rows have that value, which at the others' share of it would happen with probability `BY_LOT` at most;
-- **heap**: the share of rows with exactly that value jumped everywhere at once, with no sign of failure in the log. It
-  is told for a person to look whether the scorer ran.
+- **heap**: the share of rows with exactly that value jumped by `LEARNT` everywhere at once, with no sign of failure in
+  the log. It is told for a person to look whether the scorer ran.
 
 A true 0 is clear: it comes without a sign of failure, and by and by.
 
@@ -41,6 +41,7 @@ from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks._shares import (
     FEWEST_CYCLES,
     FEWEST_ROWS,
+    LEARNT,
     RATE,
     Jump,
     Sign,
@@ -69,8 +70,6 @@ MANY = 30
 """Rows without a measurement that must all have the value."""
 BY_LOT = 1e-6
 """Probability that all of them have it by lot, at most."""
-HEAP = 0.1
-"""Smallest jump of the share of rows with a value, where nothing else says that something failed."""
 FAILED: Mapping[str, str] = {
     "a call timed out": "calls_timed_out > 0",
     "the tests of the edit did not run": "edited AND coalesce(tests_run, 0) = 0",
@@ -249,7 +248,7 @@ def _heaps(view: View) -> dict[str, Jump]:
         for column in ("reward", "logged_reward")
         for value in VALUES
     }
-    found = jumps(shares(view, NAME, signs, view.history), view.reference, HEAP, needs_slices=True)
+    found = jumps(shares(view, NAME, signs, view.history), view.reference, LEARNT, needs_slices=True)
     return {jump.sign.split("=")[0]: jump for jump in found.get(view.cycle or 0, ())}
 
 
@@ -330,7 +329,7 @@ def _heap(view: View, column: str, jump: Jump) -> Finding:
         error_control=f"{RATE:g} false alarms per cycle over 6 columns and values, Student t with overdispersion, "
         "Bonferroni; and the rise is abrupt and alike in all slices",
         n=at.n,
-        smallest=max(at.smallest, HEAP),
+        smallest=max(at.smallest, LEARNT),
         since=jump.since,
         evidence=evidence(view, f"{column} = {value}", f"{column} IS NOT NULL"),
         detail={"value": value, "slices": {name: list(pair) for name, pair in jump.slices.items()}},

@@ -31,6 +31,7 @@ from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks._shares import (
     FEWEST_CYCLES,
+    LEARNT,
     RATE,
     Jump,
     Shares,
@@ -48,9 +49,11 @@ from palomar.detectors.detector import Example, View, detector
 NAME = "outage"
 MARGIN = 0.1
 """Smallest rise of a share that is taken for an outage."""
+FAILED = "calls that failed"
+"""An agent can run what fails; so of this one the rise must be `LEARNT` or more."""
 SIGNS: Mapping[str, Sign] = {
     "calls that timed out": Sign("calls_timed_out > 0", "tool_calls > 0"),
-    "calls that failed": Sign("calls_failed > 0", "tool_calls > 0"),
+    FAILED: Sign("calls_failed > 0", "tool_calls > 0"),
     "edits whose tests did not run": Sign("coalesce(tests_run, 0) = 0", "edited"),
     "empty answers": Sign("agent_turns = 0 OR coalesce(tokens_out = 0, false)"),
     "rewards that infrastructure failed to give": Sign("coalesce(logged_reward_infrastructure, false)"),
@@ -117,7 +120,11 @@ def outage_cycles(view: View) -> frozenset[int]:
 
 def _jumps(view: View) -> tuple[Shares, dict[int, tuple[Jump, ...]]]:
     counted = shares(view, NAME, SIGNS, view.history)
-    return counted, jumps(counted, view.reference, MARGIN)
+    return counted, jumps(counted, view.reference, {sign: _margin(sign) for sign in SIGNS})
+
+
+def _margin(sign: str) -> float:
+    return LEARNT if sign == FAILED else MARGIN
 
 
 @detector(NAME, examples=EXAMPLES)
@@ -142,7 +149,7 @@ def outage(view: View) -> Report:
             needed = f"it takes such rows in {FEWEST_CYCLES} cycles of the reference and in this one"
             unassessed.append(Unassessed(sign, f"no row where it could show ({SIGNS[sign].among}); {needed}"))
         else:
-            smallest[sign] = max(seen.smallest, MARGIN)
+            smallest[sign] = max(seen.smallest, _margin(sign))
     findings = tuple(_finding(view, jump) for jump in found.get(view.cycle, ()))
     power = "; ".join(f"{sign}: a rise of {percent(rise)}" for sign, rise in smallest.items())
     return Report(NAME, findings, len(smallest), tuple(unassessed), power)
@@ -169,7 +176,7 @@ def _finding(view: View, jump: Jump) -> Finding:
         error_control=f"{RATE:g} false alarms per cycle over {len(SIGNS)} signs, Student t with overdispersion, "
         "Bonferroni; and the rise is abrupt and alike in all slices",
         n=at.n,
-        smallest=max(at.smallest, MARGIN),
+        smallest=max(at.smallest, _margin(jump.sign)),
         since=jump.since,
         reading="measurement_fault",
         evidence=evidence(view, sign.holds, sign.among),

@@ -5,8 +5,8 @@ It may be the engine's limit that changed, or a policy that writes ever longer.
 
 Fires when the share of truncated interactions is above the reference's significantly and by `MARGIN` or more. Where the
 log does not say what was cut, a heap of answers at the largest length stands for it (an answer has no largest length by
-nature). Where the rise is abrupt and alike in all slices (see `palomar.detectors.checks._shares`), it is the limit that
-changed and reads as a measurement fault; else it is left open, since a policy may have grown longer answers.
+nature). Where the rise is a jump of `LEARNT` (see `palomar.detectors.checks._shares`), it is the limit that changed and
+reads as a measurement fault; else it is left open, since a policy may have grown longer answers.
 
 Errors: at most `RATE` false alarms per cycle over both signs (Student t with overdispersion, Bonferroni).
 
@@ -29,6 +29,7 @@ from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks._shares import (
     FEWEST_CYCLES,
+    LEARNT,
     RATE,
     Jump,
     Sign,
@@ -126,7 +127,7 @@ def truncation(view: View) -> Report:
     counted = shares(view, NAME, SIGNS, view.history)
     place = counted.cycles.index(view.cycle)
     places = [counted.cycles.index(cycle) for cycle in base]
-    jumped = {jump.sign: jump for jump in jumps(counted, view.reference, MARGIN).get(view.cycle, ())}
+    jumped = {jump.sign: jump for jump in jumps(counted, view.reference, LEARNT).get(view.cycle, ())}
     findings, unassessed, smallest = [], [], {}
     for sign in SIGNS:
         x, n = counted.x[sign][:, 0], counted.n[sign][:, 0]

@@ -4,15 +4,16 @@ For: a change beside the policy (a tool parser, a chat template, a server's vers
 fine the day before. The rates then say nothing on the policy. Its neighbours are drift and pressure, which are for a
 policy that breaks calls since it pays.
 
-Fires on a jump (see `palomar.detectors.checks._shares`) of `MARGIN` or more in the share of interactions with an
+Fires on a jump (see `palomar.detectors.checks._shares`) of `LEARNT` or more in the share of interactions with an
 invalid call of one kind, which makes up at least `OF_ONE_KIND` of the rise of all kinds together. A dodge looks
 different: it grows from cycle to cycle through all values between, where it pays first. So a cycle after one that was
-already above the reference is no jump, however much it adds.
+already above the reference is no jump, however much it adds. (A margin of 10 points was not enough: in one recorded run
+a hack went from 3 to 18 % within a cycle, and on from there.)
 
 Errors: at most `RATE` false alarms per cycle over the five kinds (Student t, Bonferroni), and less, since the rise must
-also be abrupt, alike in all slices, `MARGIN` large and of one kind.
+also be abrupt, alike in all slices, `LEARNT` large and of one kind.
 
-Blind to: a flood of less than `MARGIN`, one that begins slowly or in one organisation alone, one in a log whose reader
+Blind to: a flood of less than `LEARNT`, one that begins slowly or in one organisation alone, one in a log whose reader
 does not say why a call is invalid, and one that comes while the policy has grown broken calls itself.
 
 Source: verl-project/verl#7177.
@@ -31,6 +32,7 @@ from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks._shares import (
     FEWEST_CYCLES,
     FEWEST_ROWS,
+    LEARNT,
     RATE,
     Jump,
     Sign,
@@ -47,8 +49,6 @@ from palomar.detectors.detector import Example, View, detector
 from palomar.reward.conditions import INVALID_KINDS
 
 NAME = "undecodable-calls"
-MARGIN = 0.1
-"""Smallest rise of the share of interactions with such a call."""
 OF_ONE_KIND = 0.8
 """Share of the rise over all kinds that the kind must make up."""
 SIGNS: Mapping[str, Sign] = {
@@ -106,7 +106,7 @@ def undecodable_calls(view: View) -> Report:
             f"with {FEWEST_ROWS} interactions each that called a tool"
         )
         return Report(NAME, unassessed=(Unassessed("flood of invalid calls", why),))
-    found = jumps(counted, view.reference, MARGIN, needs_slices=True).get(view.cycle, ())
+    found = jumps(counted, view.reference, LEARNT, needs_slices=True).get(view.cycle, ())
     places = [counted.cycles.index(cycle) for cycle in base]
     steps = {
         kind: step(x[places, 0], counted.n[kind][places, 0], x[place, 0], counted.n[kind][place, 0], RATE / len(SIGNS))
@@ -114,7 +114,7 @@ def undecodable_calls(view: View) -> Report:
     }
     rise = sum(max(each.effect, 0.0) for each in steps.values() if each is not None)
     findings = tuple(_finding(view, jump) for jump in found if jump.step.effect >= OF_ONE_KIND * rise)
-    smallest = max([MARGIN, *(each.smallest for each in steps.values() if each is not None)])
+    smallest = max([LEARNT, *(each.smallest for each in steps.values() if each is not None)])
     power = f"a kind's rise of {percent(smallest)} of the interactions that called a tool"
     return Report(NAME, findings, sum(each is not None for each in steps.values()), power=power)
 
@@ -141,7 +141,7 @@ def _finding(view: View, jump: Jump) -> Finding:
         error_control=f"{RATE:g} false alarms per cycle over {len(SIGNS)} kinds, Student t with overdispersion, "
         "Bonferroni; and the rise is abrupt, alike in all slices and of one kind",
         n=at.n,
-        smallest=max(at.smallest, MARGIN),
+        smallest=max(at.smallest, LEARNT),
         since=jump.since,
         reading="measurement_fault",
         evidence=evidence(view, sign.holds, sign.among),

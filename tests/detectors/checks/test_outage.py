@@ -109,6 +109,22 @@ def test_a_rise_of_cut_outputs_below_the_margin_is_not_told_however_many_rows(
     assert bool(truncation(made).findings) == told
 
 
+def test_a_hack_that_was_fast_is_no_flood(tmp_path: Path) -> None:
+    """As in a recorded run: 3 %, then 18 % within a cycle, and on; alike in all slices."""
+
+    def broken(cycle: int, share: float) -> pa.Table:
+        table = rows(cycle)
+        hit = (np.asarray(table["tool_calls"]) > 0) & (np.random.default_rng(cycle + 80).random(N) < share)
+        return rows(cycle, invalid_malformed=0, invalid_unparsed=hit.astype(int))
+
+    for last in (6, 7, 8, 9):
+        shares_ = {5: 0.027, 6: 0.18, 7: 0.32, 8: 0.43, 9: 0.5}
+        tables = [broken(cycle, shares_.get(cycle, 0.009)) for cycle in range(last + 1)]
+        report = undecodable_calls(view(tmp_path / str(last), tables, reference=range(5)))
+        assert report.assessed
+        assert not report.findings
+
+
 # -- the test of a share -----------------------------------------------------------------------------------------
 
 

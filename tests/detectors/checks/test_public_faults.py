@@ -116,7 +116,7 @@ def timeout(cycle: int, faulty: bool) -> pa.Table:
     """A reward that times out after 15 s is 0; nothing else in the log says so. Honest: rewards fall, by degrees."""
     scores = np.random.default_rng(cycle).normal(0.5, 0.2, N)
     if faulty:
-        return rows(cycle, reward=np.where(hits(cycle, 0.3), 0.0, scores))
+        return rows(cycle, reward=np.where(hits(cycle, 0.45), 0.0, scores))
     return rows(cycle, reward=scores - (0.3 if cycle == 4 else 0.0))
 
 
