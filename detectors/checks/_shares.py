@@ -247,7 +247,8 @@ def jumps(
 ) -> dict[int, tuple[Jump, ...]]:
     """Cycles with a jump of at least `margins` (of all signs, or of each), and what jumped in them.
 
-    Reference cycles are judged by the others. `needs_slices`: nothing is a jump where no slice has rows enough to tell that all rose alike.
+    Reference cycles are judged by the others. `needs_slices`: nothing is a jump where no slice has rows enough to tell
+    that all rose alike.
     """
     cycles = [cycle for cycle in counted.cycles if cycle is not None]
     found: dict[int, list[Jump]] = {}
