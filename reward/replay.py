@@ -92,7 +92,7 @@ class Change:
     """Mean reward."""
     new: float
     old_advantage: float
-    """Mean advantage; over rows decided under both specs."""
+    """Mean advantage: a row with a valid reward is trained on or left out, and does not wait."""
     new_advantage: float
     old_pushed: float
     """Share of rows with an advantage above 0."""
@@ -414,28 +414,24 @@ class _Groups:
 
 
 def _changes(groups: _Groups, before: Pay, after: Pay, both: Mask) -> tuple[Change, ...]:
-    decided = before.decided & after.decided & both
-    paid_rows, decided_rows = groups.totals(both), groups.totals(decided)
+    counts = groups.totals(both)
     sums = {
         "old": groups.totals(np.where(both, before.reward, 0.0)),
         "new": groups.totals(np.where(both, after.reward, 0.0)),
-        "old_advantage": groups.totals(np.where(decided, before.advantage, 0.0)),
-        "new_advantage": groups.totals(np.where(decided, after.advantage, 0.0)),
-        "old_pushed": groups.totals(decided & (before.advantage > 0)),
-        "new_pushed": groups.totals(decided & (after.advantage > 0)),
+        "old_advantage": groups.totals(np.where(both, before.advantage, 0.0)),
+        "new_advantage": groups.totals(np.where(both, after.advantage, 0.0)),
+        "old_pushed": groups.totals(both & (before.advantage > 0)),
+        "new_pushed": groups.totals(both & (after.advantage > 0)),
     }
     return tuple(
         Change(
             slice=slice_,
             behaviour=behaviour,
             n=int(count),
-            **{
-                name: total[slice_, behaviour] / (count if name in ("old", "new") else decided_rows[slice_, behaviour])
-                for name, total in sums.items()
-            },
+            **{name: total[slice_, behaviour] / count for name, total in sums.items()},
         )
-        for (slice_, behaviour), count in paid_rows.items()
-        if decided_rows[slice_, behaviour]
+        for (slice_, behaviour), count in counts.items()
+        if count
     )
 
 
