@@ -7,9 +7,10 @@ pressures are pooled over cycles (`palomar.detectors.pressure.combined`), those 
   made its policy, and the reference, which is what the first of them learnt from;
 - what *will* push is pooled over the last `AHEAD` cycles, this one included.
 
-A reward hack blocks where the drift itself would and users' outcome is against at `AGAINST`; where the outcome is
-shown not to care, it warns. A drift that would block and that the reward pushes, while it is not known what users want,
-holds: it is no pass.
+A reward hack blocks where the drift itself would, users' outcome is against at `AGAINST`, and a second slice that it
+does not lie within says the same and moved alike: a whole whose parts are good in one place and bad in the other can be
+against on average while only the good part moved. Else, and where the outcome is shown not to care, it warns. A drift
+that would block and that the reward pushes, while it is not known what users want, holds: it is no pass.
 
 What was forewarned gets a budget of its own, `EXPECTED` alarms per 1000 cycles, split over the statistics and slices
 that were, on the side that was named: where one knows what to look for, one need not wait for two cycles of three.
@@ -68,6 +69,8 @@ DISCOVERY = 0.05
 OUTCOME_MEAN = "outcome_mean"
 MOST_EVIDENCE = 12
 """Findings that get interactions to look at, the worst first."""
+ALIKE = 0.5
+"""Share of its effect that a second slice must show."""
 EXPECTED = 1.0
 """Alarms per 1000 cycles over all that was forewarned."""
 MOST_CAUSES = 5
@@ -157,7 +160,7 @@ def behaviour(view: View) -> Report:
         for place, chart in _expected(charted, warned).items()
         if (told := _read(place, chart, did, faulty=view.cycle in down)).reading is not None
     ]
-    findings = [_drifted(view, item, _like(item, found), did) for item in found]
+    findings = [_drifted(view, item, _like(item, found), did, charted) for item in found]
     out = {item.place for item in found}
     findings += [_forewarned(view, place, side, will) for place, side in _forewarnings(will) if place not in out]
     findings.sort(key=_worst)
@@ -276,13 +279,16 @@ def _p(row: Row, side: Direction) -> float:
 # -- findings ------------------------------------------------------------------------------------------------------
 
 
-def _drifted(view: View, item: _Out, like: _Out | None, did: _Pooled) -> Finding:
+def _drifted(view: View, item: _Out, like: _Out | None, did: _Pooled, charted: Mapping[Place, Chart]) -> Finding:
     place, chart, told = item.place, item.chart, item.told
     assert told.direction is not None
     statistic = STATISTICS[place[0]]
     severity, held = _severity(chart, told, did.row(place, OUTCOME))
     if like is not None:
         severity, held = "notes", False
+    second = _second(item, charted, did) if severity == "blocks" else None
+    if severity == "blocks" and second is None:
+        severity = "warns"
     causes = _causes(place, told.direction, did) if told.reading in ("reward_hack", "honest_learning") else ()
     meant = "" if like is None else f"; read as where {like.place[1]}"
     since = None if chart.first_out is None else view_cycle(view, chart.first_out)
@@ -310,6 +316,7 @@ def _drifted(view: View, item: _Out, like: _Out | None, did: _Pooled) -> Finding
         detail={
             "direction": told.direction,
             "why": told.why,
+            "second_slice": second,
             "read_as": None if like is None else like.place[1],
             "band": [chart.low, chart.high],
             "chart": chart.chart,
@@ -320,6 +327,26 @@ def _drifted(view: View, item: _Out, like: _Out | None, did: _Pooled) -> Finding
             "pooled_cycles": len(did.cycles),
         },
     )
+
+
+def _second(item: _Out, charted: Mapping[Place, Chart], did: _Pooled) -> str | None:
+    """A slice that says the same by itself: that shares rows with this one without holding all of them."""
+    side, effect = item.told.direction, item.chart.effect
+    assert side is not None
+    own = SLICES[item.place[1]]
+    for name, bands in SLICES.items():
+        holds_all = bands.items() <= own.items()
+        shares_none = any(own.get(dimension, band) != band for dimension, band in bands.items())
+        chart = charted.get((item.place[0], name))
+        if holds_all or shares_none or chart is None or chart.effect is None or effect is None:
+            continue
+        place = (item.place[0], name)
+        reward, outcome = did.push(place, REWARD), did.row(place, OUTCOME)
+        alike = side * chart.effect >= ALIKE * abs(effect)
+        pushed = reward is not None and reward.along(side)
+        if alike and pushed and outcome is not None and _p(outcome, -1 if side > 0 else 1) < AGAINST:
+            return name
+    return None
 
 
 def _severity(chart: Chart, told: Read, outcome: Row | None) -> tuple[Severity, bool]:
