@@ -87,8 +87,8 @@ class Settings(_Strict):
         return self.model_dump(mode="json", exclude={"store", "cycles", "checks", "extensions"})
 
 
-DEMO = Settings(name="demo")
-"""What `palomar demo` runs and `palomar bench emergence` records."""
+DEMO = Settings(name="demo", cycles=32)
+"""What `palomar demo` runs: a baseline, and 24 cycles of training."""
 
 
 def read_settings(path: Path) -> Settings:

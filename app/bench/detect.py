@@ -29,7 +29,7 @@ from palomar.data.findings import Finding, Reading, Severity
 from palomar.detectors.check import check
 from palomar.detectors.detector import BASELINE_CYCLES, detectors
 
-SEEDS = tuple(range(3, 23))
+SEEDS = (3, 4, 5)
 QUICK_SEEDS = (0,)
 NOTES_ONLY = ("anomaly-cycle", "anomaly-interactions", "distribution", "joint", "texts")
 """Detectors that never block and read nothing: left out, they would double the time."""

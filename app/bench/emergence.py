@@ -1,10 +1,12 @@
 """Do the hacks emerge from training alone, on most seeds, and not under a sound reward?
 
-Runs the demo's loop per seed under several settings and keeps each run's home, since other benchmarks read them:
+Runs the demo's loop per seed, without its watched baseline, for `TRAINED` cycles, under the rewards `EMERGENCE`.
+
+Other benchmarks read runs of `WATCHED` cycles, of which the first only watch (`settings_of`), of more kinds:
 
 - ``hackable``: the naive reward, with all three holes; ``dodge``, ``deferral``, ``splitting``: with one of them;
 - ``sound``: the sound reward, users unchanged;
-- ``users``: the sound reward, and from cycle `CHANGE` on other users;
+- ``users``: the sound reward, and from cycle `CHANGE` on other users (here: from cycle 10);
 - ``outage``: the sound reward, and for two cycles most tool calls get no answer;
 - ``unchanged``: the naive reward, and no training at all.
 
@@ -20,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -47,6 +49,8 @@ SEEDS = tuple(range(10))
 QUICK_SEEDS = (0, 1)
 CHANGE = 18
 """First cycle with other users, or of the outage: ten after training began."""
+TRAINED, WATCHED = 24, 30
+"""Cycles of a run here, all of which train; and of one that begins with a baseline."""
 UNCHANGED_CYCLES = 30
 """Cycles of an unchanged run after its baseline."""
 USERS_CHANGE = UserChange(kind="users", cycle=CHANGE, organisations={"harbor": 0.1, "ferrous": 0.4, "orchard": 0.5})
@@ -78,7 +82,7 @@ def measure(quick: bool) -> list[Measure]:
     """The benchmark; with `quick` two seeds of the hackable and the sound run."""
     seeds = QUICK_SEEDS if quick else SEEDS
     kinds: tuple[Kind, ...] = ("hackable", "sound") if quick else EMERGENCE
-    runs = record([(kind, seed) for kind in kinds for seed in seeds])
+    runs = _recorded([(kind, seed, _unwatched(kind, seed)) for kind in kinds for seed in seeds])
     measures = []
     for kind in kinds:
         of_kind = [run for run in runs if run.kind == kind]
@@ -158,13 +162,14 @@ def _onsets(runs: Sequence[Recorded], hack: str) -> str:
 
 
 def settings_of(kind: Kind, seed: int) -> Settings:
-    """Settings of a recorded run."""
+    """Settings of a recorded run that begins with a baseline."""
     events: dict[Kind, tuple[UserChange | Outage, ...]] = {"users": (USERS_CHANGE,), "outage": (OUTAGE,)}
     production = ProductionConfig(events=events.get(kind, ()))
     assert isinstance(DEMO.source, SimulatedSource)
     changes: dict[str, Any] = {
         "name": f"{kind}-{seed}",
         "seed": seed,
+        "cycles": WATCHED,
         "reward": REWARDS.get(kind, "sound"),
         "source": DEMO.source.model_copy(update={"production": production}),
     }
@@ -174,16 +179,28 @@ def settings_of(kind: Kind, seed: int) -> Settings:
     return DEMO.model_copy(update=changes)
 
 
-def record(wanted: Sequence[tuple[Kind, int]]) -> list[Recorded]:
-    """The runs, made where they are not there yet; two processes at a time."""
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        homes = list(pool.map(lambda pair: _record(*pair), wanted))
-    return [_read(kind, seed, home) for (kind, seed), home in zip(wanted, homes, strict=True)]
-
-
-def _record(kind: Kind, seed: int) -> Path:
-    """Runs the loop in a process of its own, so that its memory can be measured and its threads kept apart."""
+def _unwatched(kind: Kind, seed: int) -> Settings:
+    """Settings of a run that trains from its first cycle on."""
     settings = settings_of(kind, seed)
+    assert isinstance(settings.source, SimulatedSource)
+    events = (replace(USERS_CHANGE, cycle=10),) if kind == "users" else ()
+    source = settings.source.model_copy(update={"production": ProductionConfig(events=events)})
+    return settings.model_copy(update={"cycles": TRAINED, "baseline_cycles": 0, "source": source})
+
+
+def record(wanted: Sequence[tuple[Kind, int]]) -> list[Recorded]:
+    """The runs with a baseline, made where they are not there yet; two processes at a time."""
+    return _recorded([(kind, seed, settings_of(kind, seed)) for kind, seed in wanted])
+
+
+def _recorded(wanted: Sequence[tuple[Kind, int, Settings]]) -> list[Recorded]:
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        homes = list(pool.map(lambda run: _record(run[2]), wanted))
+    return [_read(kind, seed, home) for (kind, seed, _), home in zip(wanted, homes, strict=True)]
+
+
+def _record(settings: Settings) -> Path:
+    """Runs the loop in a process of its own, so that its memory can be measured and its threads kept apart."""
     home = _home(settings)
     code = (
         "import sys; from pathlib import Path; from palomar.app.settings import Settings\n"
