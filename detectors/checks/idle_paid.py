@@ -80,7 +80,7 @@ def idle_paid(view: View) -> Report:
     table = view.query(
         f"SELECT coalesce(user_id, conversation_id, interaction_id) AS u, ({IDLE}) AS idle, count(*) AS n, "
         "sum(reward) AS total FROM observations WHERE reward_status = 'valid' AND isfinite(reward) "
-        f"AND coalesce(predicted_failure >= {edge}, true) GROUP BY ALL",
+        f"AND coalesce(predicted_failure >= {edge}, true) GROUP BY ALL ORDER BY ALL",
         cycles,
     )
     user = np.asarray(table["u"].combine_chunks().dictionary_encode().indices, dtype=np.int64)

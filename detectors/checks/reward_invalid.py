@@ -196,7 +196,7 @@ def _by_difficulty(view: View, alpha: float) -> Step | str:
     table = view.query(
         f"SELECT coalesce(user_id, conversation_id, interaction_id) AS u, predicted_failure >= {edges[-1]} AS hard, "
         f"count(*) AS n, count_if(reward_status = 'invalid') AS x FROM observations WHERE {_SCORED} AND "
-        f"(predicted_failure < {edges[0]} OR predicted_failure >= {edges[-1]}) GROUP BY ALL"
+        f"(predicted_failure < {edges[0]} OR predicted_failure >= {edges[-1]}) GROUP BY ALL ORDER BY ALL"
     )
     user = np.asarray(table["u"].combine_chunks().dictionary_encode().indices, dtype=np.int64)
     hard = np.asarray(table["hard"], dtype=bool)

@@ -164,7 +164,7 @@ def _trained(view: View, terms: list[str]) -> pa.Table:
         connection.register("offered", offered)
         return connection.execute(
             f"SELECT interaction_id, group_id, advantage, {listed} FROM observations JOIN offered "
-            "USING (interaction_id) WHERE trained AND group_id IS NOT NULL"
+            "USING (interaction_id) WHERE trained AND group_id IS NOT NULL ORDER BY interaction_id"
         ).to_arrow_table()
 
 
