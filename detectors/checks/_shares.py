@@ -105,6 +105,11 @@ def shares(view: View, name: str, signs: Mapping[str, Sign], cycles: Sequence[in
     return Shares(tuple(cycles), slices, x, n)
 
 
+def exact_sum(sql: str) -> str:
+    """A sum in SQL that is the same in any order of the rows: of multiples of 2^-20 (as in the cube)."""
+    return f"sum(({sql}) + 6442450944.0 - 6442450944.0)"
+
+
 def columns_of(view: View, cycle: int | None) -> frozenset[str]:
     """Columns that the observations of a cycle have."""
     return frozenset(view.query("SELECT * FROM observations LIMIT 0", [cycle]).column_names)

@@ -25,7 +25,7 @@ from scipy import stats
 from palomar.data.findings import Finding, Report, Unassessed
 from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
-from palomar.detectors.checks._shares import evidence
+from palomar.detectors.checks._shares import evidence, exact_sum
 from palomar.detectors.cube import BANDS
 from palomar.detectors.detector import Example, View, detector
 
@@ -79,7 +79,7 @@ def idle_paid(view: View) -> Report:
     edge = BANDS["predicted_failure"][0][-1]
     table = view.query(
         f"SELECT coalesce(user_id, conversation_id, interaction_id) AS u, ({IDLE}) AS idle, count(*) AS n, "
-        "sum(reward) AS total FROM observations WHERE reward_status = 'valid' AND isfinite(reward) "
+        f"{exact_sum('reward')} AS total FROM observations WHERE reward_status = 'valid' AND isfinite(reward) "
         f"AND coalesce(predicted_failure >= {edge}, true) GROUP BY ALL ORDER BY ALL",
         cycles,
     )

@@ -42,7 +42,7 @@ from palomar.data.findings import ALL, Cause, Evidence, Finding, Report, Unasses
 from palomar.data.schema import content_id
 from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
-from palomar.detectors.checks._shares import percent
+from palomar.detectors.checks._shares import exact_sum, percent
 from palomar.detectors.cube import BANDS
 from palomar.detectors.detector import Example, View, detector
 from palomar.reward.charges import BASELINE, NO_REASON, NOT_UPDATED, WAITING
@@ -178,7 +178,7 @@ def _cells(view: View, cycle: int | None) -> pa.Table:
             FROM joined
         )
         SELECT "user", failure, vague, reason, count(*) AS n, count(paid) AS paid,
-            coalesce(sum(paid), 0.0) AS total, coalesce(sum(paid * paid), 0.0) AS squares
+            coalesce({exact_sum("paid")}, 0.0) AS total, coalesce({exact_sum("paid * paid")}, 0.0) AS squares
         FROM decided WHERE reason IS NOT NULL GROUP BY ALL ORDER BY ALL
     """
     with_samples = """
