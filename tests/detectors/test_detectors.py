@@ -8,6 +8,7 @@ import pytest
 
 from palomar.data.errors import ConfigError
 from palomar.data.findings import Report
+from palomar.data.lake import Lake
 from palomar.detectors.detector import Example, View, detector, detectors, load
 
 CASES = [(name, example) for name, found in detectors().items() for example in found.examples]
@@ -65,7 +66,7 @@ def test_a_team_s_own_file_is_loaded_by_its_path(tmp_path: Path, monkeypatch: py
     path = tmp_path / "ours.py"
     path.write_text(OWN.format(name="ours"))
     load(path)
-    assert detectors()["ours"].judge(View.of(None, None)).findings[0].sentence == "cycle None"  # type: ignore[arg-type]
+    assert detectors()["ours"].judge(View(Lake(tmp_path), 3)).findings[0].sentence == "cycle 3"
 
 
 @pytest.mark.parametrize(

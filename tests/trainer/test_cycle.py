@@ -16,6 +16,7 @@ from palomar.app.loop import open_loop, run_to
 from palomar.data.errors import LedgerError
 from palomar.data.lake import Lake
 from palomar.data.store import Store
+from palomar.data.store.runs import STAGES
 from palomar.detectors.pressure import pressures
 from palomar.reward import versions
 from palomar.reward.spec import version
@@ -79,7 +80,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.xdist_group("cycle")
 def test_a_run_leaves_complete_cycles_whose_samples_add_up(uninterrupted: dict[str, Any]) -> None:
     assert [status for *_, status in uninterrupted["cycles"]] == ["complete", "complete"]
-    assert len(uninterrupted["stages"]) == 12
+    assert len(uninterrupted["stages"]) == 2 * len(STAGES)
     assert len(uninterrupted["interactions"]) == uninterrupted["observations"] > 2 * 48
     for cycle in (0, 1):
         rows = [row for row in uninterrupted["ledger"] if row.cycle == cycle and row.stratum == "all"]
@@ -144,7 +145,7 @@ def test_a_run_that_is_killed_and_resumed_decides_the_same(
     kill: str, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
     kills = run(tmp_path, kill)
-    assert kills == 12 if kill == "stages" else kills > 5
+    assert kills == 2 * len(STAGES) if kill == "stages" else kills > 5
     resumed = told(tmp_path)
     for part, expected in uninterrupted.items():
         assert resumed[part] == expected, part
