@@ -106,7 +106,7 @@ def test_small_cycles_are_not_assessed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_unchanged_streams_seldom_alarm(tmp_path: Path) -> None:
-    """The stated 5 per 1000 cycles are not held on streams as short as these: 3 of 40 alarm. Here that it stays there."""
+    """The stated 5 per 1000 cycles are not held on streams this short: 3 of 40 alarm. Here that it stays there."""
     alarms = 0
     for seed in range(40):
         seen = stream(tmp_path / str(seed), before=0.5, after=0.5, seed=100 + seed)
