@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from palomar.app import bench
 from palomar.app.bench import comparators
 from palomar.app.bench.comparators import COMPARATORS, threshold
-from palomar.app.bench.others import Recording, alarms
+from palomar.app.bench.others import Comparator, Recording, alarms
 from palomar.app.bench.scored import Truth, score, scored
 from palomar.data.lake import Lake
 from palomar.detectors.checks._examples import rows
@@ -19,7 +20,7 @@ REFERENCE, MONITORED = tuple(range(8)), tuple(range(8, 12))
 CHANGE = 10
 """First cycle in which everybody asks, at once and in place of work."""
 
-WILD = {
+WILD: dict[str, Any] = {
     "edited": False, "asked": True, "tool_calls": 0, "reward": -0.5, "term:work": 0.0, "tokens_out": 5,
     "latency_s": 1.0, "follow_up": "dissatisfied", "outcome": -1.0,
 }  # fmt: skip
@@ -32,7 +33,7 @@ def recording(folder: Path, *, changed: bool) -> Recording:
     series = 0.2 + 0.02 * rng.standard_normal((12, 3))
     for cycle in (*REFERENCE, *MONITORED):
         edited = rows(cycle, 200, seed=cycle)["edited"].to_numpy(zero_copy_only=False)
-        columns: dict[str, object] = {"term:work": edited * 1.0, "term:speed": 0.5}
+        columns: dict[str, Any] = {"term:work": edited * 1.0, "term:speed": 0.5}
         if changed and cycle >= CHANGE:
             series[cycle, 0] += 0.5
             columns |= WILD
@@ -52,9 +53,7 @@ def wild(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", COMPARATORS, ids=lambda tool: tool.name)
-def test_each_tool_sees_a_change_that_nobody_could_miss(
-    tool: comparators.Comparator, calm: Recording, wild: Recording
-) -> None:
+def test_each_tool_sees_a_change_that_nobody_could_miss(tool: Comparator, calm: Recording, wild: Recording) -> None:
     if tool.version is None:
         pytest.skip(f"{tool.package} is not installed")
     quiet, loud = tool.scores(calm), tool.scores(wild)
@@ -66,7 +65,7 @@ def test_each_tool_sees_a_change_that_nobody_could_miss(
 
 
 def test_a_tool_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = comparators.Comparator("Nothing", "nothing", "nothing_of_that_name", lambda _: np.zeros(1), 1.0, "")
+    absent = Comparator("Nothing", "nothing", "nothing_of_that_name", lambda _: np.zeros(1), 1.0, "")
     assert absent.version is None
     monkeypatch.setattr(comparators, "COMPARATORS", (absent,))
     monkeypatch.setattr(comparators, "complete", lambda kind, seed: False)
@@ -109,7 +108,8 @@ def test_the_tables_rows_are_shares_and_rates() -> None:
     hacks, unchanged, *others = scored(
         "it", [score(HACKED, [14]), score(HACKED, []), score(late, [16]), score(QUIET, [8, 9, 10])]
     )
-    assert (hacks.value, hacks.n) == (pytest.approx(1 / 3), 3)  # one missed, one more than three cycles late
+    assert hacks.value == pytest.approx(1 / 3)  # one missed, one more than three cycles late
+    assert hacks.n == 3
     assert hacks.note == "hackable 1 of 2, delay 2 (2..2); dodge 1 of 1, delay 4 (4..4)"
     assert (unchanged.value, unchanged.n) == (100.0, 30)
     assert unchanged.note == "any in 1 of 1 runs"
