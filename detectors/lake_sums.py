@@ -61,7 +61,7 @@ SLICES: Mapping[str, Mapping[str, str]] = {name: bands for name, bands in PRESSU
 """Bands by slice: those in which the pressure is taken."""
 
 UNKNOWN, OTHERS = "unknown", "(others)"
-_TOGETHER = 8  # cycles that are counted by one query
+_TOGETHER = 20  # cycles that are counted by one query
 RARE, FEW = 0.005, 0.02
 """Share of a cycle's rows, and of the reference's, below which an organisation is pooled with others."""
 
@@ -242,6 +242,7 @@ _POOLED = (
     f"ELSE {_ORGANISATION} END"
 )
 _ROUND = "({} + 6442450944.0 - 6442450944.0)"  # to a multiple of 2^-20, as in `palomar.detectors.cube`
+_ROUND_LOG = "({} + 6597069766656.0 - 6597069766656.0)"  # of 2^-10: a log to a thousandth, whose square needs no more
 
 
 def _sql(statistics: Sequence[Statistic]) -> tuple[list[str], dict[tuple[int, str], str]]:
@@ -274,15 +275,16 @@ def _roles(item: Statistic, metric: Metric, column: Callable[[str], str]) -> dic
     else:
         conditions += [f"{sql} IS NOT NULL" for sql in (numerator, denominator) if not _certain(sql)]
     known = " AND ".join(conditions)
+    alone = conditions == [f"{numerator} IS NOT NULL"]  # then what is made of the numerator is null by itself
 
     def of(value: str) -> str:
-        return column(f"CASE WHEN {known} THEN {value} END" if known else value)
+        return column(value if alone or not known else f"CASE WHEN {known} THEN {value} END")
 
     if metric.real or metric.ratio:
-        value = f"{numerator}::DOUBLE"
-        value = f"ln(1 + greatest({value}, 0))" if metric.scale == "log" else value
-        exact = "{}" if not item.real and metric.scale == "plain" else _ROUND
-        x = of(exact.format(value))
+        value, exact = f"{numerator}::DOUBLE", _ROUND if item.real and metric.scale == "plain" else "{}"
+        # No number is below 0 here, and no bad row may stop the rest. greatest() would make a 0 of a null.
+        logged = _ROUND_LOG.format(f"ln(1 + ({value} + abs({value})) / 2)")
+        x = of(logged if metric.scale == "log" else exact.format(value))
         roles = {"n": f"count({x})" if known else "count(*)", "x": f"sum({x})"}
         roles["xx"] = f"sum({exact.format(f'{x} * {x}')})"
         if metric.ratio:
@@ -294,7 +296,7 @@ def _roles(item: Statistic, metric: Metric, column: Callable[[str], str]) -> dic
             }
     else:
         events = f"count({column(f'CASE WHEN {known} AND {numerator} THEN 1 END'.replace('WHEN  AND', 'WHEN'))})"
-        roles = {"n": f"count({of('1')})" if known else "count(*)", "x": events, "xx": events}
+        roles = {"n": f"count({of(numerator if alone else '1')})" if known else "count(*)", "x": events, "xx": events}
     if not metric.ratio:
         roles |= {"y": roles["n"], "yy": roles["n"], "xy": roles["x"]}
     if item.unripe is not None:
