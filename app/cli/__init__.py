@@ -24,6 +24,7 @@ import typer
 
 from palomar import __version__
 from palomar.app.cli import (
+    audit,
     baseline,
     bench,
     check,
@@ -49,7 +50,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, ingest, stats, check, baseline, pressure, reward, scan, report, show, console, bench, rebuild):
+for module in (
+    run,
+    ingest,
+    stats,
+    check,
+    baseline,
+    pressure,
+    audit,
+    reward,
+    scan,
+    report,
+    show,
+    console,
+    bench,
+    rebuild,
+):
     module.register(app)
 
 

@@ -1,44 +1,33 @@
-"""`palomar replay`, `palomar audit`, and `palomar reward log|diff|revert`: the bench on which a reward is changed."""
+"""`palomar replay` and `palomar reward log|diff|revert`: the bench on which a reward is changed."""
 
 from __future__ import annotations
 
 import difflib
 import getpass
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
+from palomar.app.cli.specs import SHOWN_HASH, Cycles, chosen_cycles, known_specs, spec_of, version_of, why_none
 from palomar.app.service import Observatory
-from palomar.app.settings import DEFAULT_HOME, is_file, reward_text
+from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.errors import StoreError
-from palomar.data.store import Store
-from palomar.data.store.records import RewardVersion
-from palomar.reward.behaviours import ALL, Logged
-from palomar.reward.incentives import Incentives, incentives
+from palomar.reward.behaviours import ALL
 from palomar.reward.replay import ANY, Replay, replay, spec_changes
-from palomar.reward.spec import RewardSpec, parse_spec, version
-from palomar.reward.static_audit import StaticAudit, static_audit
+from palomar.reward.spec import version
 from palomar.reward.versions import stored_spec
 
-FLAGGED = 1
 NOTHING_TO_SHOW = 3
-SHOWN_HASH = 10
-_STORED = re.compile(r"^[0-9a-f]{6,20}$")
 
 versions = typer.Typer(help="The reward versions of a home.", no_args_is_help=True)
-
-Cycles = Annotated[str | None, typer.Option("--cycles", help="One cycle (7) or a span (0..7); without: all.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("replay")(replay_command)
-    app.command("audit")(audit)
     app.add_typer(versions, name="reward")
 
 
@@ -55,14 +44,14 @@ def replay_command(
 ) -> None:
     """Say what another reward would have paid for the logged interactions. Exits with 3 when there are none."""
     observatory = Observatory(home or DEFAULT_HOME, store_url)
-    (before, _), (after, _) = (_spec(observatory, name) for name in (old, new))
-    chosen = _chosen(observatory, cycles)
-    found = replay(observatory.lake, chosen, before, after, known=_known(observatory)) if chosen else None
+    (before, _), (after, _) = (spec_of(observatory, name) for name in (old, new))
+    chosen = chosen_cycles(observatory, cycles)
+    found = replay(observatory.lake, chosen, before, after, known=known_specs(observatory)) if chosen else None
     if found is None or not found.num_rows:
         if as_json:
             print_json({"cycles": chosen, "num_rows": 0})
         else:
-            people.print(f"nothing to replay: {_why(observatory, cycles)}")
+            people.print(f"nothing to replay: {why_none(observatory, cycles)}")
         raise typer.Exit(NOTHING_TO_SHOW)
     if as_json:
         print_json(found.to_dict())
@@ -128,74 +117,6 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-# -- audit ---------------------------------------------------------------------------------------------------------
-
-
-def audit(
-    spec: Annotated[str, typer.Argument(help="A name, a YAML file, or a stored version.")],
-    on: Annotated[
-        str | None, typer.Option("--on", help="Audit it on logged interactions too: cycle 7, 0..7, or all.")
-    ] = None,
-    home: Home = None,
-    store_url: StoreUrl = None,
-    as_json: Json = False,
-) -> None:
-    """Look for ways to be paid that no user would want: exits with 1 when one is flagged, 3 when `--on` has no rows."""
-    observatory = Observatory(home or DEFAULT_HOME, store_url)
-    parsed, text = _spec(observatory, spec)
-    without = static_audit(text, source=spec)
-    curves, asked = None, on is not None
-    if on is not None:
-        chosen = _chosen(observatory, None if on == "all" else on)
-        logged = Logged.read(observatory.lake, chosen) if chosen else None
-        if logged is not None and len(logged):
-            curves = incentives(logged, parsed, known=_known(observatory))
-    if as_json:
-        print_json({"static": asdict(without), "incentives": None if curves is None else curves.to_dict()})
-    else:
-        _print_static(without)
-        if curves is not None:
-            _print_incentives(curves)
-        elif asked:
-            people.print(f"\nincentives could not be assessed: {_why(observatory, on)}")
-    if without.flagged or (curves is not None and curves.flags):
-        raise typer.Exit(FLAGGED)
-    if asked and (curves is None or not curves.assessed):
-        raise typer.Exit(NOTHING_TO_SHOW)
-
-
-def _print_static(found: StaticAudit) -> None:
-    if found.flaws:
-        body = [(each.severity, each.line, each.check, each.key) for each in found.flaws]
-        print_table(table(("", "line", "check", "key"), body, title=f"{found.name}, without data"))
-        people.print()
-        for each in found.flaws:
-            people.print(f"{each.severity} {each.check}: {visible(each.sentence)}")
-    else:
-        people.print(f"{found.name}, without data: nothing to say")
-    if found.unpaid:
-        people.print(f"not compared, since the spec gives them no reward: {', '.join(found.unpaid)}")
-
-
-def _print_incentives(found: Incentives) -> None:
-    body = [
-        (each.behaviour, each.stratum, each.n, each.reward, each.reward_low, each.reward_high, each.outcome,
-         each.outcome_low, each.outcome_high)
-        for each in found.estimates
-        if each.status == "ok"
-    ]  # fmt: skip
-    columns = ("behaviour", "stratum", "n", "reward", "95 % from", "to", "outcome", "95 % from", "to")
-    people.print()
-    print_table(table(columns, body, title="what a behaviour is paid over the honest thing"))
-    people.print()
-    for flag in found.flags:
-        people.print(f"flags {flag.check}: {visible(flag.sentence)}")
-    if not found.flags:
-        people.print("no incentive against the users was found" if found.assessed else "nothing could be assessed")
-    for behaviour, why in found.unassessed:
-        people.print(f"not assessed: {behaviour}: {why}")
-
-
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +161,7 @@ def diff(
 ) -> None:
     """Say what differs between two rewards, in words and as text."""
     observatory = Observatory(home or DEFAULT_HOME, store_url)
-    (first, first_text), (second, second_text) = (_spec(observatory, name) for name in (old, new))
+    (first, first_text), (second, second_text) = (spec_of(observatory, name) for name in (old, new))
     said = spec_changes(first, second)
     lines = list(difflib.unified_diff(first_text.splitlines(), second_text.splitlines(), old, new, lineterm=""))
     if as_json:
@@ -270,7 +191,7 @@ def revert(
     run = observatory.run(run_id)
     if run is None:
         raise StoreError(f"run {run_id!r}" if run_id else str(observatory.home), "there is no such run")
-    record = _record(observatory.store, to)
+    record = version_of(observatory.store, to)
     cycles = observatory.store.cycles.read(run.run_id, newest=1)
     start = cycles[-1].cycle + 1 if cycles else 0
     now = observatory.store.rewards.effective(run.run_id, start)
@@ -294,57 +215,3 @@ def revert(
         people.print(f"from cycle {start} on: {record.version[:SHOWN_HASH]} in place of {before}")
     else:
         people.print(f"{record.version[:SHOWN_HASH]} is in use already from cycle {start} on")
-
-
-# -- what the commands share ---------------------------------------------------------------------------------------
-
-
-def _spec(observatory: Observatory, name: str) -> tuple[RewardSpec, str]:
-    """The spec of a name, a file or a stored version, and its text."""
-    if not is_file(name) and _STORED.match(name) and observatory.has_store:
-        matching = [each for each in observatory.store.rewards.read() if each.version.startswith(name)]
-        if matching:
-            record = _record(observatory.store, name)
-            return stored_spec(record), record.text
-    text, source = reward_text(name)
-    return parse_spec(text, source=source), text
-
-
-def _record(store: Store, start: str) -> RewardVersion:
-    """The stored version whose hash begins so. Raises StoreError where none does, or several do."""
-    stored = store.rewards.read()
-    matching = [each for each in stored if each.version.startswith(start)]
-    if len(matching) == 1:
-        return matching[0]
-    listed = ", ".join(each.version[:SHOWN_HASH] for each in (matching or stored))
-    problem = f"several versions begin so: {listed}" if matching else f"no such version; there are: {listed or 'none'}"
-    raise StoreError(f"reward version {start!r}", problem)
-
-
-def _known(observatory: Observatory) -> Mapping[str, RewardSpec]:
-    stored = observatory.store.rewards.read() if observatory.has_store else []
-    return {record.version: stored_spec(record) for record in stored}
-
-
-def _chosen(observatory: Observatory, cycles: str | None) -> list[int | None]:
-    """Cycles that were asked for and are there."""
-    there = observatory.lake.cycles("observations")
-    if cycles is None:
-        return list(there)
-    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", cycles)
-    if match is None:
-        raise typer.BadParameter(f"{cycles!r} is neither a cycle (7) nor a span (0..7)")
-    first = int(match[1])
-    last = first if match[2] is None else int(match[2])
-    if last < first:
-        raise typer.BadParameter(f"{cycles!r} ends before it begins")
-    return [cycle for cycle in there if cycle is not None and first <= cycle <= last]
-
-
-def _why(observatory: Observatory, cycles: str | None) -> str:
-    there: Sequence[Any] = observatory.lake.cycles("observations")
-    if not there:
-        return f"nothing was ingested into {observatory.home} yet"
-    numbered = [cycle for cycle in there if cycle is not None]
-    span = f"cycles {numbered[0]} to {numbered[-1]}" if numbered else "interactions outside a loop only"
-    return f"no interactions in cycles {cycles}; there are {span}"
