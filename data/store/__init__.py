@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from palomar.data.errors import StoreError
+from palomar.data.store.audit_log import AuditLog
 from palomar.data.store.baselines import Baselines
 from palomar.data.store.checkpoints import Checkpoints, Evaluations
 from palomar.data.store.database import Database, locate
@@ -50,6 +51,7 @@ class Store:
         self.baselines = Baselines(database)
         self.forecasts = Forecasts(database)
         self.quarantine = Quarantine(database)
+        self.audit_log = AuditLog(database)
 
     @classmethod
     def open(cls, url: str | None, home: Path) -> Self:

@@ -166,10 +166,10 @@ def lock_run(connection: Connection, database: Database, run_id: str) -> None:
 
 def as_json(value: Any) -> Any:
     """The value as JSON will give it back, to compare with what is stored."""
-    return _loads(_dumps(value))
+    return loads(dumps(value))
 
 
-def _dumps(value: Any) -> str:
+def dumps(value: Any) -> str:
     """JSON text, sorted, so that equal objects are equal text.
 
     Lone surrogates are escaped as in any text, not as JSON would: it reads two of them in a row as one character.
@@ -181,7 +181,8 @@ def _dumps(value: Any) -> str:
         raise ArgumentError(str(exc)) from exc
 
 
-def _loads(text: str | bytes) -> Any:
+def loads(text: str | bytes) -> Any:
+    """The value that `dumps` wrote."""
     return json.loads(unescape(text if isinstance(text, str) else text.decode()))
 
 
@@ -189,8 +190,8 @@ def _sqlite(url: URL, foreign_keys: bool) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,
-        json_serializer=_dumps,
-        json_deserializer=_loads,
+        json_serializer=dumps,
+        json_deserializer=loads,
         # isolation_level None: the driver leaves BEGIN to us. The driver waits for locks as long as ``timeout``.
         connect_args={"timeout": LOCK_WAIT_S, "isolation_level": None},
     )
@@ -214,8 +215,8 @@ def _postgresql(url: URL) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,
-        json_serializer=_dumps,
-        json_deserializer=_loads,
+        json_serializer=dumps,
+        json_deserializer=loads,
         pool_pre_ping=True,
         connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "palomar"},
     )

@@ -1,8 +1,8 @@
 """Tables of the store. Each has a natural key, so writing the same thing twice changes nothing.
 
 A change here needs a migration (docs/store.md says how); a test compares the two. Two rules are kept by the database
-itself, in the migrations: ``reward_versions``, ``decisions`` and ``baselines`` refuse UPDATE and DELETE by trigger, and
-``one_promoted`` lets no run have two promoted checkpoints.
+itself, in the migrations: ``reward_versions``, ``decisions``, ``baselines`` and ``audit_log`` refuse UPDATE and DELETE
+by trigger, and ``one_promoted`` lets no run have two promoted checkpoints.
 
 Rows about a cycle as such have an empty ``candidate``, where a record says None: a key holds no NULL.
 """
@@ -334,3 +334,29 @@ class Forecast(Base):
         Index(None, "run_id", "made_in"),
         Index(None, "run_id", "statistic", "slice", "for_cycle", "made_in"),
     )
+
+
+class AuditEntry(Base):
+    """See `records.AuditEntry`. The time is text, since the hash is over what is stored."""
+
+    __tablename__ = "audit_log"
+    number: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[str]
+    actor: Mapped[str]
+    action: Mapped[str]
+    subject: Mapped[KeyText]
+    reason: Mapped[str]
+    detail: Mapped[dict[str, Any]]
+    token: Mapped[KeyText]
+    previous: Mapped[str]
+    hash: Mapped[str]
+    __table_args__ = (Index(None, "token", unique=True), Index(None, "subject", "number"))
+
+
+class AuditHead(Base):
+    """See `records.AuditHead`; one row, which every writer of the log locks."""
+
+    __tablename__ = "audit_log_head"
+    log: Mapped[str] = _key()
+    entries: Mapped[int]
+    hash: Mapped[str]

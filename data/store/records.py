@@ -289,6 +289,49 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class AuditEntry:
+    """Something that someone did. Never changed, never removed."""
+
+    number: int
+    """Place in the log, from 1, without gaps. The order of events, where clocks disagree."""
+    at: str
+    """Time in UTC by the writer's clock, ISO 8601 with microseconds: text, since the hash is over what is stored."""
+    actor: str
+    action: str
+    """What was done, ``part.verb``: ``incident.resolve``."""
+    subject: str
+    """What it was done to, ``kind:id``: ``incident:12``."""
+    reason: str
+    detail: Details
+    token: str
+    """Id of the request; no two entries share one."""
+    previous: str
+    """Hash of the entry before it."""
+    hash: str
+
+
+@dataclass(frozen=True)
+class AuditHead:
+    """Where the audit log ends; kept outside, it pins all that came before."""
+
+    entries: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.entries}:{self.hash}"
+
+
+@dataclass(frozen=True)
+class AuditProblem:
+    """The first thing that is wrong with the audit log."""
+
+    number: int | None
+    """Entry it is about; None where it has no number."""
+    kind: Literal["changed", "missing", "moved", "head", "pinned"]
+    why: str
+
+
+@dataclass(frozen=True)
 class Health:
     """Whether the store answers. Never raised, always returned, so that a page can say it."""
 

@@ -23,8 +23,8 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0777"
+down_revision = "HEAD"
 
 
 def upgrade():
@@ -41,9 +41,9 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     def release(script: str) -> None:
         scripts = tmp_path / "migrations"
         shutil.copytree(migrate.MIGRATIONS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-        (scripts / "versions" / "r0003_next.py").write_text(script)
+        (scripts / "versions" / "r0777_next.py").write_text(script.replace("HEAD", migrate.HEAD))
         monkeypatch.setattr(migrate, "MIGRATIONS", scripts)
-        monkeypatch.setattr(migrate, "HEAD", "0003")
+        monkeypatch.setattr(migrate, "HEAD", "0777")
 
     return release
 
@@ -91,7 +91,7 @@ def test_older_store_is_migrated_and_keeps_its_rows(
     store.close()
     next_release(NEXT)
     with Store.open(url, tmp_path) as migrated:
-        assert migrated.health().schema == "0003"
+        assert migrated.health().schema == "0777"
         assert migrated.runs.get("demo") == before
         notes = migrated._database.read(lambda connection: connection.scalar(text("SELECT note FROM runs")))
         assert notes == "none"
@@ -103,7 +103,7 @@ def test_older_store_is_migrated_and_keeps_its_rows(
 def test_store_of_the_first_release_takes_findings(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as first_release:
         scripts = tmp_path / "first"
-        newer = shutil.ignore_patterns("__pycache__", "r0002*")
+        newer = shutil.ignore_patterns("__pycache__", "r000[2-9]*")
         shutil.copytree(migrate.MIGRATIONS, scripts, ignore=newer)
         first_release.setattr(migrate, "MIGRATIONS", scripts)
         first_release.setattr(migrate, "HEAD", "0001")
@@ -134,11 +134,11 @@ def test_migration_that_fails_leaves_the_store_as_it_was(
 
 
 def test_newer_store_is_refused_and_not_touched(store: Store, url: str, tmp_path: Path) -> None:
-    stamp = text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '0777'")
+    stamp = text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '0888'")
     store._database.write(lambda connection: connection.execute(stamp))
-    with pytest.raises(StoreError, match=r"schema is 0777, newer than 0002.*upgrade Palomar"):
+    with pytest.raises(StoreError, match=r"schema is 0888, newer than .*upgrade Palomar"):
         Store.open(url, tmp_path)
-    assert store.health().schema == "0777"
+    assert store.health().schema == "0888"
 
 
 def test_new_script_is_written_with_the_vocabulary_of_migrations(
