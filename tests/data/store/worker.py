@@ -100,6 +100,15 @@ def promote_and_die(url: str, candidate: str, writes: str) -> None:
         )
 
 
+def append_much(url: str, worker: str, times: str) -> None:
+    """Entries of its own, and requests that all workers send."""
+    with Store.open(url, Path()) as store:
+        wait_for_go()
+        for turn in range(int(times)):
+            store.audit_log.append(actor=f"w{worker}", action="a.b", subject="s", reason=str(turn))
+            store.audit_log.append(actor="all", action="a.b", subject="s", reason=str(turn), token=f"all-{turn}")
+
+
 def hold_the_lock(url: str) -> None:
     """Keeps a write transaction on run ``demo`` open until stdin closes."""
     with Store.open(url, Path()) as store:
@@ -112,6 +121,7 @@ def hold_the_lock(url: str) -> None:
 
 
 if __name__ == "__main__":
-    {task.__name__: task for task in (open_only, write_much, promote_much, promote_and_die, hold_the_lock)}[
-        sys.argv[1]
-    ](*sys.argv[2:])
+    {
+        task.__name__: task
+        for task in (open_only, write_much, promote_much, promote_and_die, append_much, hold_the_lock)
+    }[sys.argv[1]](*sys.argv[2:])
