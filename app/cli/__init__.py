@@ -25,6 +25,7 @@ import typer
 from palomar import __version__
 from palomar.app.cli import (
     audit,
+    audit_log,
     baseline,
     bench,
     check,
@@ -58,6 +59,7 @@ for module in (
     baseline,
     pressure,
     audit,
+    audit_log,
     reward,
     scan,
     report,

@@ -38,8 +38,11 @@ notes = Console(stderr=True, highlight=False, markup=False)
 
 
 def print_json(value: Any) -> None:
-    """One JSON object; a number that is not finite is null, since JSON has no other word for it."""
-    typer.echo(json.dumps(_plain(value), ensure_ascii=False))
+    """One JSON object; a number that is not finite is null, since JSON has no other word for it.
+
+    A lone surrogate, which UTF-8 cannot hold, is written as JSON's own escape.
+    """
+    typer.echo(json.dumps(_plain(value), ensure_ascii=False).encode(errors="backslashreplace").decode())
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:

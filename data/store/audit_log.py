@@ -193,7 +193,9 @@ def _rows(connection: Connection) -> Iterator[Mapping[str, Any]]:
 
 def _verify(connection: Connection, pinned: AuditHead | None) -> tuple[AuditHead, AuditProblem | None]:
     last = AuditHead(0, GENESIS)
-    passed = pinned is None or (pinned.entries == 0 and pinned.hash == GENESIS)
+    if pinned is not None and pinned.entries == 0 and pinned.hash != GENESIS:
+        return last, AuditProblem(None, "pinned", "the pinned head is no head of such a log: it counts 0 entries")
+    passed = pinned is None or pinned.entries == 0
     for row in _rows(connection):
         problem = _wrong(row, last)
         if problem is None and pinned is not None and row["number"] == pinned.entries:
