@@ -104,7 +104,7 @@ def by_cause(durations: Floats, cause: Ints, horizon: float) -> dict[int, float]
     One less Kaplan-Meier per cause would count rows that another cause took as still to come.
     """
     # statsmodels takes a second to import, and few ask.
-    from statsmodels.duration.survfunc import CumIncidenceRight
+    from statsmodels.duration.survfunc import CumIncidenceRight  # type: ignore[import-untyped]
 
     fitted = CumIncidenceRight(durations, cause)
     last = int(np.searchsorted(fitted.times, horizon, side="right")) - 1
