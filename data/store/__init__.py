@@ -15,7 +15,7 @@ from palomar.data.store.audit_log import AuditLog
 from palomar.data.store.baselines import Baselines
 from palomar.data.store.checkpoints import Checkpoints, Evaluations
 from palomar.data.store.database import Database, locate
-from palomar.data.store.decisions import Decisions
+from palomar.data.store.decisions import Decisions, Overrides
 from palomar.data.store.findings import Findings
 from palomar.data.store.forecasts import Forecasts
 from palomar.data.store.intake import Quarantine
@@ -44,6 +44,7 @@ class Store:
         self.evaluations = Evaluations(database)
         self.rewards = Rewards(database)
         self.decisions = Decisions(database)
+        self.overrides = Overrides(database)
         self.ledger = Ledger(database)
         self.statistics = Statistics(database)
         self.findings = Findings(database)

@@ -163,14 +163,50 @@ class Decision(Base):
 
     __tablename__ = "decisions"
     run_id: Mapped[str] = _key()
-    candidate: Mapped[str] = _key()
+    sequence: Mapped[int] = mapped_column(primary_key=True)
+    decision_id: Mapped[KeyText]
+    candidate: Mapped[KeyText]
     cycle: Mapped[int]
     verdict: Mapped[str] = mapped_column(OneOf(get_args(records.Verdict)))
+    kind: Mapped[str | None] = mapped_column(OneOf(get_args(records.DecisionKind)))
     reasons: Mapped[Any] = mapped_column(Object, nullable=False)
+    sentence: Mapped[str]
     evidence: Mapped[dict[str, Any]]
+    inputs: Mapped[dict[str, Any] | None]
     policy: Mapped[str]
+    policy_text: Mapped[str | None]
+    expires_at: Mapped[datetime | None]
+    supersedes: Mapped[KeyText | None]
+    actor: Mapped[str]
     created_at: Mapped[datetime]
-    __table_args__ = (_of_cycle(), _of_checkpoint("candidate"), Index(None, "run_id", "cycle"))
+    __table_args__ = (
+        _of_cycle(),
+        _of_checkpoint("candidate"),
+        Index(None, "run_id", "cycle"),
+        Index(None, "run_id", "candidate", "sequence"),
+        Index(None, "decision_id", unique=True),
+    )
+
+
+class Override(Base):
+    """See `records.Override`."""
+
+    __tablename__ = "overrides"
+    override_id: Mapped[str] = _key()
+    run_id: Mapped[KeyText]
+    candidate: Mapped[KeyText]
+    number: Mapped[int]
+    decision_id: Mapped[KeyText] = mapped_column(ForeignKey("decisions.decision_id"))
+    verdict: Mapped[str] = mapped_column(OneOf(get_args(records.Verdict)))
+    reason: Mapped[str]
+    hours: Mapped[float]
+    requested_by: Mapped[str]
+    requested_at: Mapped[datetime]
+    approved_by: Mapped[str | None]
+    approved_at: Mapped[datetime | None]
+    approval: Mapped[str | None]
+    made: Mapped[KeyText | None]
+    __table_args__ = (_of_checkpoint("candidate"), Index(None, "run_id", "candidate", "number", unique=True))
 
 
 class LedgerRow(Base):

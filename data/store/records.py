@@ -17,9 +17,15 @@ CycleStatus = Literal["running", "complete", "stopped"]
 StageName = Literal["collect", "distil", "train", "check", "evaluate", "decide", "deploy"]
 CheckpointStatus = Literal["candidate", "promoted", "blocked", "rolled_back", "superseded"]
 Verdict = Literal["promote", "hold", "block"]
+DecisionKind = Literal["improved", "neutral", "override"]
+"""Of a promotion: some measure of success improved; nothing got worse and nothing is shown to be better; or two people
+decided otherwise than the rule, which any verdict can be."""
 Place = Literal["collected", "trained", "excluded", "quarantined", "waiting"]
 CycleVerdict = Literal["pass", "warn", "block", "not_assessable"]
 """What the findings of a cycle come to; `Verdict` is the gate's word on a candidate."""
+
+RewardAction = Literal["patch", "revert"]
+"""Why a run goes over to another reward version."""
 
 Details = Mapping[str, object]
 """JSON object; NaN and infinity are refused (say None and why), tuples come back as lists."""
@@ -138,8 +144,53 @@ class ScheduledReward:
 
 
 @dataclass(frozen=True)
+class RewardProposal:
+    """A patch of a run's reward, as it was proposed. Never changed once written."""
+
+    run_id: str
+    proposal_id: str
+    """Content id of run, cycle, base and version: the same data give the same proposal the same id."""
+    cycle: int
+    """Newest cycle that it rests on."""
+    place: int
+    """1 = the best of its cycle."""
+    base: str
+    """Version that it changes; once another is in force, the proposal is stale."""
+    version: str
+    """Content hash of the spec that it would make; a stored version only once it was applied."""
+    kind: str
+    """``weights``, ``rule``, ``term`` or ``together``, by ``palomar.reward.patch``."""
+    title: str
+    text: str
+    """YAML of the whole spec."""
+    actor: str
+    detail: Details
+    """Diff, targets turned and not, what is lost, who is hurt, pressures, the predicted next cycle."""
+    made_at: datetime
+
+
+@dataclass(frozen=True)
+class RewardChange:
+    """A run went over to another reward version. Never changed once written."""
+
+    run_id: str
+    number: int
+    """Place in the run's history, from 0."""
+    from_cycle: int
+    version: str
+    instead_of: str | None
+    """Version that would have been in force."""
+    action: RewardAction
+    proposal_id: str | None
+    """Of a patch: the proposal that was applied."""
+    reason: str
+    actor: str
+    changed_at: datetime
+
+
+@dataclass(frozen=True)
 class Decision:
-    """What the gate said about a candidate. One per candidate, never changed once written."""
+    """What was decided about a candidate. Never changed once written; taken again, it is a further one."""
 
     run_id: str
     cycle: int
@@ -148,9 +199,54 @@ class Decision:
     reasons: tuple[str, ...]
     """Reason codes, the deciding one first."""
     evidence: Details
+    """What each check came to, or whatever the gate keeps."""
     policy: str
     """Version of the gate's policy."""
     created_at: datetime
+    decision_id: str
+    """Run and sequence: ``demo:12``."""
+    sequence: int
+    """Place in the run's decisions, from 1; the highest of a candidate stands."""
+    actor: str
+    kind: DecisionKind | None = None
+    """None for what is no promotion, unless it is an override, and where the gate does not say."""
+    sentence: str = ""
+    """For people; empty where the gate has none."""
+    inputs: Details | None = None
+    """All that the rule was given, so that it can be asked again; None where it was not kept."""
+    policy_text: str | None = None
+    """The policy, word for word; None where it has no text."""
+    expires_at: datetime | None = None
+    """Until when it stands; None = until another takes its place."""
+    supersedes: str | None = None
+    """Id of the decision about the same candidate that it took the place of."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """A decision other than the rule's, asked for by one person and made by another."""
+
+    override_id: str
+    """Run, candidate and number: ``demo:c9:override-1``."""
+    run_id: str
+    candidate: str
+    number: int
+    """Of the candidate's overrides, from 1."""
+    decision_id: str
+    """Decision that it is to take the place of."""
+    verdict: Verdict
+    reason: str
+    hours: float
+    """How long it stands from its approval on."""
+    requested_by: str
+    requested_at: datetime
+    approved_by: str | None
+    """None = nobody has yet."""
+    approved_at: datetime | None
+    approval: str | None
+    """What the second person said."""
+    made: str | None
+    """Id of the decision that came of it."""
 
 
 @dataclass(frozen=True)
