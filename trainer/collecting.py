@@ -10,7 +10,6 @@ from palomar.data.errors import IngestError
 from palomar.data.followups import FollowUpClassifier
 from palomar.data.ingest import ingest
 from palomar.data.lake import Lake
-from palomar.data.schema import Feedback
 from palomar.data.serving import Agent, Production
 from palomar.trainer.cycle import Collected
 
@@ -33,22 +32,12 @@ class SimulatedSource:
         """
         served = self.production.serve(agent, cycle, self.requests, seed)
         lake.append_interactions(served.interactions, cycle)
-        lake.append_feedback(self._labelled(served.feedback), cycle)
+        lake.append_feedback(self.classifier.label(served.feedback), cycle)
         return Collected(received=len(served.interactions), quarantined={}, detail={"reactions": len(served.feedback)})
 
     def now(self, cycle: int) -> datetime:
         """The end of the cycle."""
         return self.start + (cycle + 1) * self.cycle_length
-
-    def _labelled(self, feedback: Sequence[tuple[str, Feedback]]) -> list[tuple[str, Feedback]]:
-        said = [(row, item.text or "") for row, (_, item) in enumerate(feedback) if item.kind == "follow_up"]
-        readings = self.classifier.classify([text for _, text in said])
-        labelled = list(feedback)
-        for (row, _), reading in zip(said, readings, strict=True):
-            owner, item = feedback[row]
-            label = {"label": reading.label, "label_by": self.classifier.label_by, "label_probability": reading.p}
-            labelled[row] = owner, item.model_copy(update=label)
-        return labelled
 
 
 @dataclass

@@ -15,7 +15,7 @@ from palomar.data.errors import CheckpointError
 from palomar.data.followups.encoder import Encoder, TransformerEncoder
 from palomar.data.followups.head import DEFAULT_HEAD, LABELS, load_head
 from palomar.data.followups.prose import prose
-from palomar.data.schema import FollowUpLabel
+from palomar.data.schema import Feedback, FollowUpLabel
 
 MEMO_SIZE = 200_000
 """Distinct messages whose reading is remembered; "continue" and "thanks" come by the thousand."""
@@ -68,6 +68,16 @@ class FollowUpClassifier:
             self._memo.clear()
         self._memo.update(read)
         return result
+
+    def label(self, feedback: Sequence[tuple[str, Feedback]]) -> list[tuple[str, Feedback]]:
+        """The reactions, by interaction, in their order; follow-ups get the label of their text."""
+        said = [(row, item.text or "") for row, (_, item) in enumerate(feedback) if item.kind == "follow_up"]
+        labelled = list(feedback)
+        for (row, _), reading in zip(said, self.classify([text for _, text in said]), strict=True):
+            owner, item = feedback[row]
+            label = {"label": reading.label, "label_by": self.label_by, "label_probability": reading.p}
+            labelled[row] = owner, item.model_copy(update=label)
+        return labelled
 
     def _read(self, texts: list[str]) -> list[FollowUp]:
         readings = [UNCLEAR] * len(texts)
