@@ -415,5 +415,7 @@ def _position(name: str) -> tuple[int, str]:
 
 
 def _stage(record: Cycle) -> StageName | None:
+    if record.status == "complete":  # be it by an earlier version, which knew fewer stages
+        return None
     done = {stage.stage for stage in record.stages}
     return next((stage for stage in STAGES if stage not in done), None)

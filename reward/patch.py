@@ -196,7 +196,10 @@ def propose(
     known: Mapping[str, RewardSpec] | None = None,
 ) -> Patch:
     """`patch` of rows that were read already."""
-    bench = _Bench(logged, spec, {**(known or {}), version(spec): spec}, limits or Limits(), text or to_yaml(spec))
+    also = [target.statistic for target in targets or ()]
+    bench = _Bench(
+        logged, spec, {**(known or {}), version(spec): spec}, limits or Limits(), text or to_yaml(spec), also
+    )
     wanted = tuple(bench.opposed() if targets is None else targets)
     bench.aim(wanted)
     changes = bench.changes()
@@ -242,22 +245,35 @@ class _Bench:
     """The logged rows, what the present spec pays them, and what is wanted."""
 
     def __init__(
-        self, logged: Logged, spec: RewardSpec, known: Mapping[str, RewardSpec], limits: Limits, text: str
+        self,
+        logged: Logged,
+        spec: RewardSpec,
+        known: Mapping[str, RewardSpec],
+        limits: Limits,
+        text: str,
+        also: Sequence[str] = (),
     ) -> None:
         self._logged, self._spec, self._known, self._limits, self._text = logged, spec, known, limits, text
-        self._behaviours = measured(logged.rows, WATCHED)
+        # Targets may be about other statistics than those that are watched.
+        self._statistics = tuple(dict.fromkeys((*WATCHED, *also)))
+        self._behaviours = measured(logged.rows, self._statistics)  # refuses what it does not know
         self._cell, self._members = cells(logged.rows)
         self._now = pay(logged, spec, known)
         outcome = outcome_signal(logged.table)
         self._rows = [
-            *pressure_rows(logged, ["old"], self._now.advantage[:, None], self._now.decided, statistics=WATCHED),
-            *pressure_rows(logged, [OUTCOME], outcome.values, outcome.counted, statistics=WATCHED),
+            *self._pressures(["old"], self._now.advantage[:, None], self._now.decided),
+            *self._pressures([OUTCOME], outcome.values, outcome.counted),
         ]
         self._sides = {(row.kind, row.statistic, row.slice): row for row in self._rows}
         self._good = self._good_rows()
         self.targets: tuple[Target, ...] = ()
         self.protected: tuple[Cell, ...] = ()
         self.before: tuple[PressureRow, ...] = ()
+
+    def _pressures(
+        self, kinds: Sequence[str], signals: Floats, counted: Mask, slices: Sequence[str] = tuple(SLICES)
+    ) -> list[PressureRow]:
+        return pressure_rows(self._logged, kinds, signals, counted, statistics=self._statistics, slices=slices)
 
     def _good_rows(self) -> Mask:
         """Rows of which users got something: an outcome above 0; without outcomes, honest edits."""
@@ -283,7 +299,6 @@ class _Bench:
     def aim(self, targets: tuple[Target, ...]) -> None:
         """Takes the targets, and protects every pressure on which reward and outcome agree."""
         self.targets = targets
-        measured(self._logged.rows, [target.statistic for target in targets])  # refuses what it does not know
         aimed = {target.cell for target in targets}
         every = [(statistic, slice_) for slice_ in SLICES for statistic in WATCHED]
         agreed = [cell for cell in every if cell not in aimed and np.prod(self._signs(cell)) > 0]
@@ -447,7 +462,7 @@ class _Bench:
             chosen = paid.decided & self._members[slice_][self._cell]
             held = context(self._logged, chosen)
             found = pressure(signals[chosen], self._behaviours.of(chosen), held, self._logged.clusters[chosen])
-            for k, statistic in enumerate(WATCHED):
+            for k, statistic in enumerate(self._statistics):
                 if (statistic, slice_) not in cells_wanted:
                     continue
                 variance = np.nan_to_num(found.error[k]) ** 2
@@ -466,9 +481,7 @@ class _Bench:
         slices = [slice_ for slice_ in SLICES if any(slice_ == each for _, each in wanted)]
         rows = {
             (row.statistic, row.slice): row
-            for row in pressure_rows(
-                self._logged, ["new"], new.advantage[:, None], new.decided, statistics=WATCHED, slices=slices
-            )
+            for row in self._pressures(["new"], new.advantage[:, None], new.decided, slices)
             if (row.statistic, row.slice) in wanted
         }
         turned = tuple(target for target in self.targets if _side(rows.get(target.cell)) == target.want)

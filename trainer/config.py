@@ -104,3 +104,26 @@ class EvaluationConfig:
     """Names of suites in ``trainer/suites/``."""
     tasks: AtLeastOne = 256
     """Tasks of each suite; the same ones for all checkpoints of a run."""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ResponseConfig:
+    """What the loop may do about a reward hack without a person; see ``palomar.trainer.response``."""
+
+    mode: Literal["observe", "propose", "apply"] = "observe"
+    """``observe``: nothing. ``propose``: a candidate that a hack taught is blocked, and patches are proposed. ``apply``:
+    the best patch within what follows is in force from the next cycle on, and taken back where it made things worse."""
+    largest_change: Positive = 1.0
+    """Largest change of the advantages by a patch, as a share of their size."""
+    largest_weight_change: Positive = 3.0
+    """Largest relative change of a weight: 3 = up to 4 times what it is, or what the library gives a new term."""
+    most_hurt: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Largest share of the interactions with a good outcome that may be pushed no more."""
+    terms: tuple[str, ...] | None = None
+    """Names of terms and rules that a patch may change, add or take away; none given: all."""
+    cool_down: Annotated[int, Field(ge=0)] = 2
+    """Cycles that a new reward is trained on before the next patch."""
+    most_patches: AtLeastOne = 4
+    """Patches within ``window`` cycles."""
+    window: AtLeastOne = 12
+    """Cycles over which patches are counted, and in which a patch that made things worse is taken back."""

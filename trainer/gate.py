@@ -39,6 +39,11 @@ class Evidence:
     candidate: Mapping[str, Evaluation]
     """Evaluations by suite."""
     champion: Mapping[str, Evaluation]
+    hacks: tuple[str, ...] = ()
+    """Reward hacks that the candidate's reward still pushes, as reason codes: they block. Empty where the run's response
+    is to observe (`palomar.trainer.response`)."""
+    holds: tuple[str, ...] = ()
+    """Further reasons to hold it back: ``reward_changed`` where what it was trained on is paid no more."""
 
 
 class Gate(Protocol):
@@ -82,8 +87,8 @@ class EvaluationGate:
         self.policy = f"evaluation-{content_id(repr(sorted(suites)), repr(config))[:8]}"
 
     def decide(self, evidence: Evidence) -> GateDecision:
-        """Block on a significant regression; else hold while anything is missing; else promote."""
-        reasons_hold: list[str] = []
+        """Block on a hack or a significant regression; else hold while anything is missing; else promote."""
+        reasons_hold = list(evidence.holds)
         pairs: list[tuple[Metric, Evaluation, Evaluation]] = []
         for name in self.suites:
             candidate, champion = evidence.candidate.get(name), evidence.champion.get(name)
@@ -93,15 +98,16 @@ class EvaluationGate:
                 reasons_hold.append(f"evaluation_not_comparable:{name}")
             else:
                 pairs += [(metric, candidate, champion) for metric in candidate.metrics if self._asks(metric)]
-        if not pairs and not reasons_hold:
+        if not pairs and len(reasons_hold) == len(evidence.holds):
             reasons_hold.append("evaluation_missing")
         comparisons = [
             self._compare(metric, candidate, champion, self.config.alpha / len(pairs))
             for metric, candidate, champion in pairs
         ]
-        failed = [f"evaluation_regression:{c.suite}:{c.metric}" for c in comparisons if c.result == "fail"]
+        failed = list(evidence.hacks)
+        failed += [f"evaluation_regression:{c.suite}:{c.metric}" for c in comparisons if c.result == "fail"]
         reasons_hold += [f"evaluation_too_small:{c.suite}:{c.metric}" for c in comparisons if c.result == "unknown"]
-        details = {"comparisons": [asdict(comparison) for comparison in comparisons]}
+        details: dict[str, Any] = {"comparisons": [asdict(comparison) for comparison in comparisons]}
         if failed:
             return GateDecision("block", tuple(failed + reasons_hold), details)
         if reasons_hold:

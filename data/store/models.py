@@ -82,6 +82,44 @@ class ScheduledReward(Base):
     scheduled_at: Mapped[datetime]
 
 
+class RewardProposal(Base):
+    """See `records.RewardProposal`."""
+
+    __tablename__ = "reward_proposals"
+    run_id: Mapped[str] = _key()
+    proposal_id: Mapped[str] = _key()
+    cycle: Mapped[int]
+    place: Mapped[int]
+    base: Mapped[KeyText] = mapped_column(ForeignKey("reward_versions.version"))
+    version: Mapped[KeyText]
+    kind: Mapped[str]
+    title: Mapped[str]
+    text: Mapped[str]
+    actor: Mapped[str]
+    detail: Mapped[dict[str, Any]]
+    made_at: Mapped[datetime]
+    __table_args__ = (_of_cycle(), Index(None, "run_id", "cycle", "place"))
+
+
+class RewardChange(Base):
+    """See `records.RewardChange`."""
+
+    __tablename__ = "reward_changes"
+    run_id: Mapped[str] = _key("runs.run_id")
+    number: Mapped[int] = mapped_column(primary_key=True)
+    from_cycle: Mapped[int]
+    version: Mapped[KeyText] = mapped_column(ForeignKey("reward_versions.version"))
+    instead_of: Mapped[KeyText | None] = mapped_column(ForeignKey("reward_versions.version"))
+    action: Mapped[str] = mapped_column(OneOf(get_args(records.RewardAction)))
+    proposal_id: Mapped[KeyText | None]
+    reason: Mapped[str]
+    actor: Mapped[str]
+    changed_at: Mapped[datetime]
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id", "proposal_id"], ["reward_proposals.run_id", "reward_proposals.proposal_id"]),
+    )
+
+
 class Checkpoint(Base):
     """See `records.Checkpoint`."""
 

@@ -14,7 +14,7 @@ from palomar.data.findings import ALL, Finding, Severity
 
 RunStatus = Literal["running", "complete", "stopped"]
 CycleStatus = Literal["running", "complete", "stopped"]
-StageName = Literal["collect", "distil", "train", "check", "evaluate", "decide", "deploy"]
+StageName = Literal["collect", "distil", "train", "check", "respond", "evaluate", "decide", "deploy"]
 CheckpointStatus = Literal["candidate", "promoted", "blocked", "rolled_back", "superseded"]
 Verdict = Literal["promote", "hold", "block"]
 DecisionKind = Literal["improved", "neutral", "override"]

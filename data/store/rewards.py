@@ -1,14 +1,24 @@
-"""Reward versions, and which one a run uses from which cycle on."""
+"""Reward versions, which one a run uses from which cycle on, what was proposed, and why it was changed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import insert as plain_insert
 
 from palomar.data.store import models
+from palomar.data.store.audit_log import append_entry
 from palomar.data.store.database import Database, insert, lock_run
-from palomar.data.store.records import RewardVersion, ScheduledReward
+from palomar.data.store.records import (
+    RewardAction,
+    RewardChange,
+    RewardProposal,
+    RewardVersion,
+    ScheduledReward,
+)
 from palomar.data.store.tables import columns
 
 
@@ -64,25 +74,13 @@ class Rewards:
                 raise self._database.refuse(
                     f"reward {version} cannot begin in cycle {from_cycle}: run {run_id!r} has begun cycle {begun}"
                 )
-            change = {"version": version, "scheduled_at": datetime.now(UTC)}
-            connection.execute(
-                insert(connection, model)
-                .values(run_id=run_id, from_cycle=from_cycle, **change)
-                .on_conflict_do_update(index_elements=["run_id", "from_cycle"], set_=change)
-            )
+            _schedule(connection, run_id, version, from_cycle)
 
         self._database.write(work)
 
     def effective(self, run_id: str, cycle: int) -> RewardVersion | None:
         """The version that the run uses in ``cycle``; None where none was scheduled by then."""
-        schedule, version = models.ScheduledReward, models.RewardVersion
-        query = (
-            select(*columns(version, RewardVersion))
-            .join(schedule, schedule.version == version.version)
-            .where(schedule.run_id == run_id, schedule.from_cycle <= cycle)
-            .order_by(schedule.from_cycle.desc())
-            .limit(1)
-        )
+        query = _effective(run_id, cycle)
         row = self._database.read(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else RewardVersion(*row)
 
@@ -91,6 +89,117 @@ class Rewards:
         model = models.ScheduledReward
         query = select(*columns(model, ScheduledReward)).where(model.run_id == run_id).order_by(model.from_cycle)
         return self._database.read(lambda connection: [ScheduledReward(*row) for row in connection.execute(query)])
+
+    # -- proposals and changes -------------------------------------------------------------------------------------
+
+    def propose(self, proposals: Sequence[RewardProposal]) -> None:
+        """Keeps proposals; one that is there already stands as it was first written, whoever made it."""
+        rows = [dict(vars(each)) for each in proposals]
+
+        def work(connection: Connection) -> None:
+            if rows:
+                connection.execute(insert(connection, models.RewardProposal).on_conflict_do_nothing(), rows)
+
+        self._database.write(work)
+
+    def proposals(self, run_id: str, cycle: int | None = None) -> list[RewardProposal]:
+        """What was proposed for the run (in one cycle), the oldest cycle first, in each the best first."""
+        model = models.RewardProposal
+        query = select(*columns(model, RewardProposal)).where(model.run_id == run_id)
+        if cycle is not None:
+            query = query.where(model.cycle == cycle)
+        query = query.order_by(model.cycle, model.place, model.proposal_id)
+        return self._database.read(lambda connection: [RewardProposal(*row) for row in connection.execute(query)])
+
+    def change(
+        self,
+        run_id: str,
+        version: str,
+        *,
+        action: RewardAction,
+        reason: str,
+        actor: str,
+        expected: str | None = None,
+        proposal_id: str | None = None,
+        after: int | None = None,
+    ) -> RewardChange | None:
+        """Lets the run use a stored version from the cycle after the newest that has begun; the log gets an entry.
+
+        None, and nothing is written, where it would be in force then anyway. StoreError without reason and actor,
+        where ``expected`` is no longer the version that would be in force (what was proposed for it is stale), and
+        where ``after`` is given and is not the newest cycle that has begun.
+        """
+        if not reason.strip() or not actor.strip():
+            raise self._database.refuse("a change of the reward needs a reason and an actor")
+
+        def work(connection: Connection) -> RewardChange | None:
+            lock_run(connection, self._database, run_id)
+            begun = connection.scalar(select(func.max(models.Cycle.cycle)).where(models.Cycle.run_id == run_id))
+            if after is not None and begun != after:
+                raise self._database.refuse(f"run {run_id!r} has begun cycle {begun}, not {after}")
+            start = 0 if begun is None else begun + 1
+            now = connection.scalar(_effective(run_id, start).with_only_columns(models.ScheduledReward.version))
+            if now == version:
+                return None
+            if expected is not None and now != expected:
+                raise self._database.refuse(
+                    f"stale: it is a change of reward {expected}, and {now} is in force from cycle {start} on"
+                )
+            _schedule(connection, run_id, version, start)
+            model = models.RewardChange
+            highest = connection.scalar(select(func.max(model.number)).where(model.run_id == run_id))
+            row = {
+                "run_id": run_id,
+                "number": 0 if highest is None else highest + 1,
+                "from_cycle": start,
+                "version": version,
+                "instead_of": now,
+                "action": action,
+                "proposal_id": proposal_id,
+                "reason": reason,
+                "actor": actor,
+                "changed_at": datetime.now(UTC),
+            }
+            connection.execute(plain_insert(model).values(**row))
+            append_entry(
+                connection,
+                self._database,
+                actor=actor,
+                action=f"reward.{action}",
+                subject=f"reward:{version}",
+                reason=reason,
+                detail={"run": run_id, "from_cycle": start, "instead_of": now, "proposal": proposal_id},
+            )
+            return RewardChange(**row)
+
+        return self._database.write(work)
+
+    def changes(self, run_id: str) -> list[RewardChange]:
+        """Every change of the run's reward, in the order they were made."""
+        model = models.RewardChange
+        query = select(*columns(model, RewardChange)).where(model.run_id == run_id).order_by(model.number)
+        return self._database.read(lambda connection: [RewardChange(*row) for row in connection.execute(query)])
+
+
+def _effective(run_id: str, cycle: int) -> Select[Any]:
+    """The version that is in force in a cycle, joined with its schedule."""
+    schedule, version = models.ScheduledReward, models.RewardVersion
+    return (
+        select(*columns(version, RewardVersion))
+        .join(schedule, schedule.version == version.version)
+        .where(schedule.run_id == run_id, schedule.from_cycle <= cycle)
+        .order_by(schedule.from_cycle.desc())
+        .limit(1)
+    )
+
+
+def _schedule(connection: Connection, run_id: str, version: str, from_cycle: int) -> None:
+    change = {"version": version, "scheduled_at": datetime.now(UTC)}
+    connection.execute(
+        insert(connection, models.ScheduledReward)
+        .values(run_id=run_id, from_cycle=from_cycle, **change)
+        .on_conflict_do_update(index_elements=["run_id", "from_cycle"], set_=change)
+    )
 
 
 def _version(connection: Connection, version: str) -> RewardVersion | None:
