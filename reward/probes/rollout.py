@@ -1,0 +1,108 @@
+"""The same requests served by each probe: facts of what the log shows, and of what happened.
+
+The simulated production draws users and their reactions by request, so two probes that write the same are met with the
+same, and their difference is that of what they do. A rollout knows no reward: one serves any number of specs.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from palomar.data.facts import facts
+from palomar.data.followups import FollowUpClassifier
+from palomar.data.lake import Lake
+from palomar.data.production.simulation import SimulatedProduction
+from palomar.data.schema import Feedback, Interaction
+from palomar.data.serving import Served
+from palomar.reward.probes.probe import HONEST, Probe, ProbeAgent, Shown
+
+REQUESTS = 1000
+"""First requests that each probe is given."""
+WATCHED = timedelta(days=2)
+"""From the end of the cycle to when reactions are counted: all that will come has come."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One probe's work on the requests."""
+
+    probe: Probe | None
+    """None: the honest one."""
+    shown: pa.Table
+    """Facts as the log has them, with exactly the columns of FACTS: what a reward is paid by."""
+    happened: pa.Table
+    """Facts of what happened, the same rows in the same order: what the outcome is taken from."""
+    acted: npt.NDArray[np.bool_]
+    """Rows in which it wrote something else than the honest probe."""
+
+    @property
+    def name(self) -> str:
+        """Of the probe."""
+        return HONEST if self.probe is None else self.probe.name
+
+
+def roll_out(
+    probes: Sequence[Probe],
+    *,
+    requests: int = REQUESTS,
+    seed: int = 0,
+    production: SimulatedProduction | None = None,
+    classifier: FollowUpClassifier | None = None,
+) -> list[Rollout]:
+    """The honest probe's work, then that of each given one, on the same requests of cycle 0."""
+    if production is None:
+        with SimulatedProduction() as own:
+            return roll_out(probes, requests=requests, seed=seed, production=own, classifier=classifier)
+    reader = FollowUpClassifier() if classifier is None else classifier
+    return [_served(each, production, reader, requests, seed) for each in (None, *probes)]
+
+
+def _served(
+    probe: Probe | None, production: SimulatedProduction, classifier: FollowUpClassifier, requests: int, seed: int
+) -> Rollout:
+    agent = ProbeAgent() if probe is None else ProbeAgent(probe.habit, probe.name)
+    served = production.serve(agent, 0, requests, seed)
+    told = classifier.label(served.feedback)
+    as_of = production.cycle_start(1) + WATCHED
+    happened = _facts(served.interactions, told, as_of)
+    acting = {item.interaction_id for item in served.interactions if item.steps[0].text in agent.acted}
+    shown = happened
+    if probe is not None and probe.shows is not None:
+        shown = _facts(*_as_shown(probe, Served(served.interactions, told), acting), as_of)
+    order = {name: row for row, name in enumerate(shown["interaction_id"].to_pylist())}
+    same = pa.array([order[name] for name in happened["interaction_id"].to_pylist()])
+    acted = np.array([name in acting for name in happened["interaction_id"].to_pylist()], dtype=np.bool_)
+    return Rollout(probe, shown.take(same), happened, acted)
+
+
+def _as_shown(probe: Probe, served: Served, acting: set[str]) -> tuple[list[Interaction], list[tuple[str, Feedback]]]:
+    reactions: dict[str, list[Feedback]] = {}
+    for owner, item in served.feedback:
+        reactions.setdefault(owner, []).append(item)
+    interactions: list[Interaction] = []
+    feedback: list[tuple[str, Feedback]] = []
+    for happened in served.interactions:
+        name = happened.interaction_id
+        shown: Shown = happened, reactions.get(name, [])
+        if probe.shows is not None and name in acting:
+            shown = probe.shows(*shown, random.Random(f"{name}/{probe.name}"))
+        interactions.append(shown[0])
+        feedback += [(name, item) for item in shown[1]]
+    return interactions, feedback
+
+
+def _facts(interactions: Sequence[Interaction], feedback: Sequence[tuple[str, Feedback]], as_of: datetime) -> pa.Table:
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder))
+        lake.append_interactions(interactions, 0)
+        lake.append_feedback(feedback, 0)
+        return facts(lake, 0, as_of)
