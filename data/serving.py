@@ -6,7 +6,7 @@ an agent and returns what happened (`palomar.data.production` simulates one). Th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,11 @@ class Served:
 class Production(Protocol):
     """Anything that has users."""
 
-    def serve(self, agent: Agent, cycle: int, count: int, seed: int) -> Served:
-        """Gives `count` first requests of a cycle, and what follows from them, to the agent."""
+    def serve(
+        self, agent: Agent, cycle: int, count: int, seed: int, users: Callable[[str], bool] | None = None
+    ) -> Served:
+        """Gives `count` first requests of a cycle, and what follows from them, to the agent.
+
+        ``users``: of these requests, only those of users of whom this is true.
+        """
         ...

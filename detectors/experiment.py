@@ -168,6 +168,13 @@ class Effect:
             return False
         return limits[1] < 0 if self.better == "up" else limits[0] > 0
 
+    def improved(self, alpha: float) -> bool:
+        """Whether it is better for users, likewise."""
+        limits = self.bounds(alpha)
+        if limits is None or self.better == "none":
+            return False
+        return limits[0] > 0 if self.better == "up" else limits[1] < 0
+
 
 @dataclass(frozen=True)
 class Validity:
@@ -202,7 +209,21 @@ class ExperimentReport:
         return all(each.status != "fail" for each in self.validity)
 
     @property
+    def judged(self) -> tuple[Effect, ...]:
+        """Effects of metrics of which one way is better."""
+        return tuple(each for each in self.effects if each.better != "none")
+
+    @property
     def worse(self) -> tuple[Effect, ...]:
         """What is worse for users, at ``alpha`` for all metrics and comparisons together (Bonferroni)."""
-        judged = sum(each.better != "none" for each in self.effects)
-        return tuple(each for each in self.effects if each.worse(self.alpha / max(judged, 1)))
+        return tuple(each for each in self.judged if each.worse(self.alpha / len(self.judged)))
+
+    @property
+    def improved(self) -> tuple[Effect, ...]:
+        """What is better for users, likewise."""
+        return tuple(each for each in self.judged if each.improved(self.alpha / len(self.judged)))
+
+    @property
+    def unknown(self) -> tuple[Effect, ...]:
+        """Judged metrics of which nothing is known yet."""
+        return tuple(each for each in self.judged if each.status != "known")

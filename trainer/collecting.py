@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +10,7 @@ from palomar.data.errors import IngestError
 from palomar.data.followups import FollowUpClassifier
 from palomar.data.ingest import ingest
 from palomar.data.lake import Lake
+from palomar.data.schema import Feedback, Interaction
 from palomar.data.serving import Agent, Production
 from palomar.trainer.cycle import Collected
 
@@ -34,6 +35,28 @@ class SimulatedSource:
         lake.append_interactions(served.interactions, cycle)
         lake.append_feedback(self.classifier.label(served.feedback), cycle)
         return Collected(received=len(served.interactions), quarantined={}, detail={"reactions": len(served.feedback)})
+
+    def collect_arms(
+        self, lake: Lake, agents: Mapping[str, Agent], arm_of: Callable[[str], str], cycle: int, seed: int
+    ) -> Collected:
+        """Serves the cycle with an agent for each arm; `arm_of` draws each user into one. Requests are as in `collect`.
+
+        Not a cycle that is trained on: what one arm's users get must not teach the other arm.
+        """
+        interactions: list[Interaction] = []
+        feedback: list[tuple[str, Feedback]] = []
+        for arm, agent in agents.items():
+
+            def in_arm(user: str, arm: str = arm) -> bool:
+                return arm_of(user) == arm
+
+            served = self.production.serve(agent, cycle, self.requests, seed, in_arm)
+            interactions += [item.model_copy(update={"arm": arm}) for item in served.interactions]
+            feedback += served.feedback
+        interactions.sort(key=lambda item: (item.started_at or self.start, item.interaction_id))
+        lake.append_interactions(interactions, cycle)
+        lake.append_feedback(self.classifier.label(feedback), cycle)
+        return Collected(received=len(interactions), quarantined={}, detail={"reactions": len(feedback)})
 
     def now(self, cycle: int) -> datetime:
         """The end of the cycle."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -72,15 +72,22 @@ class SimulatedProduction:
     ) -> None:
         self.close()
 
-    def serve(self, agent: Agent, cycle: int, count: int, seed: int) -> Served:
-        """`count` requests of a cycle and the second turns they lead to, answered by the agent."""
+    def serve(
+        self, agent: Agent, cycle: int, count: int, seed: int, users: Callable[[str], bool] | None = None
+    ) -> Served:
+        """`count` requests of a cycle and the second turns they lead to, answered by the agent.
+
+        ``users``: only requests of users of whom this is true, out of the same `count`: others are someone else's to
+        answer (an arm of an experiment).
+        """
         start, length = self.cycle_start(cycle), timedelta(hours=self.config.cycle_hours)
         shares = self.config.shares(cycle)
         asked = []
         for index in range(count):
             conversation = f"sim-{seed}-c{cycle:06d}-{index:05d}"
-            rng = random.Random(f"{conversation}/request")
-            asked.append(_Asked(draw_request(rng, shares), conversation, start + length * (index / count)))
+            request = draw_request(random.Random(f"{conversation}/request"), shares)
+            if users is None or users(request.user_id):
+                asked.append(_Asked(request, conversation, start + length * (index / count)))
         interactions: list[Interaction] = []
         feedback: list[tuple[str, Feedback]] = []
         turn = 0
