@@ -55,6 +55,7 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
             advantage=settings.advantage,
             update=settings.update,
             evaluation=settings.evaluation,
+            response=settings.response,
             baseline_cycles=settings.baseline_cycles,
             checks=settings.checks,
             watch=watch,

@@ -7,15 +7,22 @@ The resolved settings are kept with the run in the store.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from palomar.data.config import read_config
 from palomar.data.errors import ConfigError
 from palomar.data.production.config import ProductionConfig
 from palomar.reward.spec import RewardSpec, bundled_text, parse_spec
-from palomar.trainer.config import AdvantageConfig, EvaluationConfig, GateConfig, PolicyConfig, UpdateConfig
+from palomar.trainer.config import (
+    AdvantageConfig,
+    EvaluationConfig,
+    GateConfig,
+    PolicyConfig,
+    ResponseConfig,
+    UpdateConfig,
+)
 
 DEFAULT_HOME = Path(".palomar")
 
@@ -77,14 +84,24 @@ class Settings(_Strict):
     update: UpdateConfig = UpdateConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     gate: GateConfig = GateConfig()
+    response: ResponseConfig = ResponseConfig()
+
+    @model_validator(mode="after")
+    def _responds_to_checks(self) -> Self:
+        if self.response.mode != "observe" and self.checks == "none":
+            raise ValueError(f"response.mode: {self.response.mode} needs checks, and checks are none")
+        return self
 
     def resolved(self) -> dict[str, Any]:
         """All settings with their defaults filled in, as kept with the run.
 
-        Without what may differ when it is resumed: how many cycles to run, what looks at them, and the store, whose URL
-        holds a password.
+        Without what may differ when it is resumed: how many cycles to run, and the store, whose URL holds a password.
+        A response that only observes decides nothing: it is left out, and with it what looks at the cycles.
         """
-        return self.model_dump(mode="json", exclude={"store", "cycles", "checks", "extensions"})
+        without = {"store", "cycles"}
+        if self.response.mode == "observe":
+            without |= {"checks", "extensions", "response"}
+        return self.model_dump(mode="json", exclude=without)
 
 
 DEMO = Settings(name="demo", cycles=32)

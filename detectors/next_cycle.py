@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,7 +79,7 @@ def _with(past: pa.Table, pressures: Mapping[Cell, PressureRow]) -> pa.Table:
     return past
 
 
-def _expected(reward: str, cell: Cell, pressure: PressureRow | None, row: Mapping[str, float] | None) -> Expected:
+def _expected(reward: str, cell: Cell, pressure: PressureRow | None, row: Mapping[str, Any] | None) -> Expected:
     way = 0
     if pressure is not None and pressure.low is not None and pressure.high is not None:
         way = 1 if pressure.low > 0 else -1 if pressure.high < 0 else 0

@@ -45,7 +45,7 @@ class Aim:
 
 
 def aim(findings: Iterable[Finding]) -> Aim:
-    """Less of what the reward pushes against users: of each finding with such a reading, once per statistic and slice."""
+    """Less of what the reward pushes against users, once per statistic and slice, of all findings read so."""
     targets: dict[tuple[str, str], Target] = {}
     unaimed: dict[str, None] = {}
     for finding in findings:
@@ -149,8 +149,7 @@ def _pushed_less(proposal: Proposal) -> list[dict[str, Any]]:
     ]
     rows.sort(key=lambda each: each.new_pushed - each.old_pushed)
     return [
-        {"behaviour": each.behaviour, "n": each.n, "before": each.old_pushed, "after": each.new_pushed}
-        for each in rows
+        {"behaviour": each.behaviour, "n": each.n, "before": each.old_pushed, "after": each.new_pushed} for each in rows
     ]
 
 
@@ -166,8 +165,8 @@ def apply(
 ) -> RewardChange | None:
     """Makes a proposal a new version, in force from the next cycle on; None where it would be in force anyway.
 
-    `after`: refuse where this is not the newest cycle that has begun. Raises StoreError where the proposal is stale, and
-    without a reason and an actor.
+    `after`: refuse where this is not the newest cycle that has begun. Raises StoreError where the proposal is stale,
+    and without a reason and an actor.
     """
     cycles = store.cycles.read(proposal.run_id, newest=1)
     now = store.rewards.effective(proposal.run_id, cycles[-1].cycle + 1 if cycles else 0)

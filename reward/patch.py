@@ -32,7 +32,7 @@ import numpy as np
 from palomar.data.lake import Lake
 from palomar.reward.behaviours import SLICES, Logged, cells, context, honest_edit, measured
 from palomar.reward.charges import OUTCOME, outcome_signal
-from palomar.reward.pressure import pressure
+from palomar.reward.pressure import Behaviours, pressure
 from palomar.reward.replay import Pay, PressureRow, Replay, batch_part, compare, pay, pressure_rows, spec_changes
 from palomar.reward.reweighting import Box, Demand, Floats, readable, smallest_change
 from palomar.reward.rows import Mask
@@ -198,7 +198,7 @@ def propose(
     """`patch` of rows that were read already."""
     also = [target.statistic for target in targets or ()]
     bench = _Bench(
-        logged, spec, {**(known or {}), version(spec): spec}, limits or Limits(), text or to_yaml(spec), also
+        logged, spec, {**(known or {}), version(spec): spec}, limits or Limits(), text or to_yaml(spec), also=also
     )
     wanted = tuple(bench.opposed() if targets is None else targets)
     bench.aim(wanted)
@@ -226,6 +226,35 @@ def opposed(logged: Logged, spec: RewardSpec, known: Mapping[str, RewardSpec] | 
     return tuple(bench.opposed())
 
 
+def pushing(
+    logged: Logged, spec: RewardSpec, cells_: Sequence[Cell], known: Mapping[str, RewardSpec] | None = None
+) -> dict[Cell, int]:
+    """Which way a spec pushes each cell: 1, -1, or 0 where that is not sure (the 95 % interval holds 0)."""
+    paid = pay(logged, spec, {**(known or {}), version(spec): spec})
+    statistics = list(dict.fromkeys(statistic for statistic, _ in cells_))
+    slices = list(dict.fromkeys(slice_ for _, slice_ in cells_))
+    rows = (
+        pressure_rows(logged, ["reward"], paid.advantage[:, None], paid.decided, statistics=statistics, slices=slices)
+        if cells_
+        else []
+    )
+    found = {(row.statistic, row.slice): row for row in rows}
+    return {cell: _side(found.get(cell)) for cell in cells_}
+
+
+def outcome_pushed(logged: Logged, spec: RewardSpec, known: Mapping[str, RewardSpec] | None = None) -> int:
+    """Which way a spec pushes the users' outcome itself: 1, -1, or 0 where that is not sure."""
+    paid = pay(logged, spec, {**(known or {}), version(spec): spec})
+    outcome = outcome_signal(logged.table)
+    chosen = paid.decided & outcome.counted
+    if not chosen.any():
+        return 0
+    level = Behaviours(("outcome",), outcome.values[chosen], np.ones((int(chosen.sum()), 1)))
+    found = pressure(paid.advantage[chosen][:, None], level, context(logged, chosen), logged.clusters[chosen])
+    low, high = float(found.low[0, 0]), float(found.high[0, 0])
+    return 1 if low > 0 else -1 if high < 0 else 0
+
+
 @dataclass(frozen=True)
 class _Change:
     """A change to try: a spec with the terms and rules it will have, and the terms whose weights are free."""
@@ -251,6 +280,7 @@ class _Bench:
         known: Mapping[str, RewardSpec],
         limits: Limits,
         text: str,
+        *,
         also: Sequence[str] = (),
     ) -> None:
         self._logged, self._spec, self._known, self._limits, self._text = logged, spec, known, limits, text

@@ -111,8 +111,9 @@ class ResponseConfig:
     """What the loop may do about a reward hack without a person; see ``palomar.trainer.response``."""
 
     mode: Literal["observe", "propose", "apply"] = "observe"
-    """``observe``: nothing. ``propose``: a candidate that a hack taught is blocked, and patches are proposed. ``apply``:
-    the best patch within what follows is in force from the next cycle on, and taken back where it made things worse."""
+    """``observe``: nothing. ``propose``: a candidate that a hack taught is blocked, and patches are proposed.
+    ``apply``: the best patch within what follows is in force from the next cycle on, and taken back where it made
+    things worse."""
     largest_change: Positive = 1.0
     """Largest change of the advantages by a patch, as a share of their size."""
     largest_weight_change: Positive = 3.0

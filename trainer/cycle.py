@@ -1,4 +1,4 @@
-"""One cycle of real-time RL, as it is told in DESIGN: collect, distil, train, check, evaluate, decide, deploy.
+"""One cycle of real-time RL, as it is told in DESIGN: collect, distil, train, check, respond, evaluate, decide, deploy.
 
 `run_cycle` is the whole of it. Each stage reads what earlier stages left in the lake and the store, writes its own
 outputs, and is recorded in the store last; a stage that is recorded is not done again. Outputs are idempotent and every
@@ -35,8 +35,9 @@ from palomar.reward import versions
 from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward.scoring import score
 from palomar.reward.spec import parse_spec
+from palomar.trainer import response
 from palomar.trainer.batch import build_batch, sampled_from
-from palomar.trainer.config import AdvantageConfig, EvaluationConfig, PolicyConfig, UpdateConfig
+from palomar.trainer.config import AdvantageConfig, EvaluationConfig, PolicyConfig, ResponseConfig, UpdateConfig
 from palomar.trainer.evaluation import Evaluation, evaluate
 from palomar.trainer.gate import Evidence, Gate
 from palomar.trainer.policy import Policy
@@ -96,6 +97,7 @@ class Loop:
     advantage: AdvantageConfig
     update: UpdateConfig
     evaluation: EvaluationConfig
+    response: ResponseConfig = field(default_factory=ResponseConfig)
     baseline_cycles: int = 0
     """Cycles at the beginning in which the base serves and is measured, and nothing is trained on."""
     checks: Literal["quick", "all", "none"] = "quick"
@@ -140,8 +142,9 @@ def run_cycle(loop: Loop, cycle: int) -> stored.Cycle:
         trained = stages.run("train", lambda: train(loop, cycle, champion))
         candidate = trained["candidate"]
         stages.run("check", lambda: check_cycle(loop, cycle))
+        responded = stages.run("respond", lambda: respond_to(loop, cycle))
         stages.run("evaluate", lambda: evaluate_candidate(loop, candidate, champion))
-        decided = stages.run("decide", lambda: decide(loop, cycle, candidate, champion))
+        decided = stages.run("decide", lambda: decide(loop, cycle, candidate, champion, responded))
         stages.run("deploy", lambda: deploy(loop, cycle, candidate, champion, decided))
     except PalomarError as exc:
         loop.store.cycles.stop(loop.run_id, cycle, str(exc))
@@ -249,6 +252,16 @@ def check_cycle(loop: Loop, cycle: int) -> dict[str, Any]:
     return {"verdict": said.word, "reasons": list(said.reasons), "findings": said.counts}
 
 
+def respond_to(loop: Loop, cycle: int) -> dict[str, Any]:
+    """What the loop does about the reward itself, as far as the run lets it; from the next cycle on."""
+    if loop.response.mode == "observe":
+        return {"action": "none"}
+    now = response.Situation.of(
+        loop.store, loop.lake, loop.run_id, cycle, config=loop.response, baseline_cycles=loop.baseline_cycles
+    )
+    return response.plain(response.respond(now))
+
+
 def evaluate_candidate(loop: Loop, candidate: str | None, champion: str) -> dict[str, Any]:
     """Suites of held-out tasks, on the candidate and (where that was not done yet) on the champion."""
     if candidate is None:
@@ -265,11 +278,20 @@ def evaluate_candidate(loop: Loop, candidate: str | None, champion: str) -> dict
     return {"candidate": summaries[candidate], "champion": summaries[champion]}
 
 
-def decide(loop: Loop, cycle: int, candidate: str | None, champion: str) -> dict[str, Any]:
+def decide(
+    loop: Loop, cycle: int, candidate: str | None, champion: str, responded: Mapping[str, Any]
+) -> dict[str, Any]:
     """The gate's word on the candidate, which stands."""
     if candidate is None:
         return {"verdict": "hold", "reasons": ["baseline" if cycle < loop.baseline_cycles else "nothing_learnt"]}
-    decision = loop.gate.decide(Evidence(_evaluations(loop, candidate), _evaluations(loop, champion)))
+    changed = responded["action"] in ("patched", "reverted")
+    evidence = Evidence(
+        _evaluations(loop, candidate),
+        _evaluations(loop, champion),
+        hacks=tuple(responded.get("hacks", ())),
+        holds=("reward_changed",) if changed else (),
+    )
+    decision = loop.gate.decide(evidence)
     loop.store.decisions.record(
         loop.run_id,
         candidate,

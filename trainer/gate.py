@@ -40,8 +40,8 @@ class Evidence:
     """Evaluations by suite."""
     champion: Mapping[str, Evaluation]
     hacks: tuple[str, ...] = ()
-    """Reward hacks that the candidate's reward still pushes, as reason codes: they block. Empty where the run's response
-    is to observe (`palomar.trainer.response`)."""
+    """Reward hacks that the candidate's reward still pushes, as reason codes: they block. Empty where the run only
+    observes (`palomar.trainer.response`)."""
     holds: tuple[str, ...] = ()
     """Further reasons to hold it back: ``reward_changed`` where what it was trained on is paid no more."""
 

@@ -1,0 +1,210 @@
+"""Patches as a person asks for them: what to turn round, what could be done, and putting it in force.
+
+Whatever is written names who wrote it and why, and leaves an entry in the audit log (`palomar.data.store.rewards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from palomar.app.service import Observatory
+from palomar.data.errors import StoreError
+from palomar.data.findings import Finding
+from palomar.data.store import Store
+from palomar.data.store.records import RewardChange, RewardProposal, RewardVersion, Run
+from palomar.detectors.forecast import history
+from palomar.detectors.next_cycle import next_cycle, plain
+from palomar.detectors.runs import specs_of
+from palomar.reward import changes
+from palomar.reward.behaviours import Logged
+from palomar.reward.patch import Cell, Limits, Patch, Target, opposed, propose
+from palomar.reward.replay import PressureRow
+from palomar.reward.spec import RewardSpec, version
+from palomar.reward.versions import stored_spec
+
+AHEAD = 8
+"""Cycles that are looked at where none are named, as the check does for what is to come."""
+
+Status = Literal["proposed", "nothing", "infeasible", "not_assessable"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be turned round, and who says so."""
+
+    targets: tuple[Target, ...] | None
+    """None: look for cells in which reward and outcome surely push apart."""
+    source: str
+    unaimed: tuple[str, ...] = ()
+    """What was found and is not on the bench."""
+
+
+@dataclass(frozen=True)
+class Patching:
+    """What a person is shown."""
+
+    status: Status
+    why: str
+    base: str
+    cycles: tuple[int | None, ...]
+    asked: Asked
+    patch: Patch | None = None
+    proposals: tuple[RewardProposal, ...] = ()
+    """As the store keeps them, the best first."""
+
+
+def in_force(store: Store, run: Run) -> tuple[RewardVersion, int]:
+    """The reward that the next cycle will be paid by, and the number of that cycle. Raises StoreError without one."""
+    begun = store.cycles.read(run.run_id, newest=1)
+    cycle = begun[-1].cycle + 1 if begun else 0
+    record = store.rewards.effective(run.run_id, cycle)
+    if record is None:
+        raise StoreError(f"run {run.run_id!r}", "has no reward in force")
+    return record, cycle
+
+
+# -- what is asked -------------------------------------------------------------------------------------------------
+
+
+def asked_by_check(store: Store, run: Run) -> Asked:
+    """What the newest kept check blocks or warns for as paid against users; where there is none, a search."""
+    verdicts = store.verdicts.read(run.run_id, newest=1)
+    if not verdicts:
+        return Asked(None, "a search: no check was kept")
+    cycle = verdicts[-1].cycle
+    found = [each.finding for each in store.findings.read(run.run_id, cycle)]
+    aimed = changes.aim(each for each in found if each.severity in ("blocks", "warns"))
+    if not aimed.targets:
+        return Asked(None, f"a search: the check of cycle {cycle} found nothing that is paid against users")
+    return Asked(aimed.targets, f"the check of cycle {cycle}", aimed.unaimed)
+
+
+def asked_by_finding(store: Store, run: Run, key: str) -> Asked:
+    """A finding by (the start of) its key or id, the newest where it was found often.
+
+    Raises StoreError where none begins so, where several do, and where it is nothing that a patch answers.
+    """
+    stored = store.findings.read(run.run_id)
+    matching = [each for each in stored if each.finding.key.startswith(key) or each.finding_id.startswith(key)]
+    if not matching:
+        raise StoreError(f"finding {key!r}", "the run has none whose key or id begins so; see palomar check --json")
+    if len(keys := {each.finding.key for each in matching}) > 1:
+        raise StoreError(f"finding {key!r}", f"several begin so: {', '.join(sorted(keys))}")
+    newest = matching[-1]
+    return _asked([newest.finding], f"the finding {newest.finding.key} of cycle {newest.cycle}")
+
+
+def asked_by_incident(store: Store, run: Run, incident: int) -> Asked:
+    """What an incident's findings say. Raises StoreError where there is no such incident."""
+    raise StoreError(f"incident {incident}", "there are no incidents yet")
+
+
+def _asked(findings: Sequence[Finding], source: str) -> Asked:
+    aimed = changes.aim(findings)
+    if not aimed.targets:
+        read = ", ".join(dict.fromkeys((each.reading or "not read").replace("_", " ") for each in findings))
+        measured = f"; the bench does not measure {', '.join(aimed.unaimed)}" if aimed.unaimed else ""
+        raise StoreError(source, f"is nothing that a patch answers ({read or 'no finding'}){measured}")
+    return Asked(aimed.targets, source, aimed.unaimed)
+
+
+def asked_by_person(
+    statistic: str, slice_: str, want: Literal[-1, 1] | None, logged: Logged, spec: RewardSpec
+) -> Asked:
+    """A statistic in a slice. `want`: None = the users' outcome's way. Raises StoreError where that is not known."""
+    if want is None:
+        found = [each for each in opposed(logged, spec) if each.cell == (statistic, slice_)]
+        if not found:
+            raise StoreError(
+                f"{statistic} in {slice_}", "reward and outcome do not surely push it apart; say --less or --more"
+            )
+        want = found[0].want
+    return Asked((Target(statistic, slice_, want),), "a person")
+
+
+# -- what could be done --------------------------------------------------------------------------------------------
+
+
+def look(
+    observatory: Observatory,
+    run: Run | None,
+    reward: RewardVersion | tuple[RewardSpec, str],
+    asked: Asked,
+    *,
+    logged: Logged,
+    cycles: Sequence[int | None],
+    actor: str,
+    limits: Limits | None = None,
+) -> Patching:
+    """Proposals for the reward in force (or, without a run, for a spec and its text), kept where there is a run."""
+    spec, text = (stored_spec(reward), reward.text) if isinstance(reward, RewardVersion) else reward
+    base = version(spec)
+    known = _specs(observatory)
+    if not len(logged):
+        return Patching("not_assessable", "no interactions in these cycles", base, tuple(cycles), asked)
+    found = propose(logged, spec, asked.targets, text=text, limits=limits, known=known)
+    status, why = _status(found, asked)
+    kept: tuple[RewardProposal, ...] = ()
+    if run is not None and found.proposals and status == "proposed":
+        newest = max(each for each in cycles if each is not None)
+        predicted = predictions(observatory, found, newest)
+        kept = tuple(changes.kept(observatory.store, run.run_id, newest, found, actor=actor, predicted=predicted))
+    return Patching(status, why, base, tuple(cycles), asked, found, kept)
+
+
+def _status(found: Patch, asked: Asked) -> tuple[Status, str]:
+    sides = {(row.kind == "old", row.statistic, row.slice): row for row in found.before}
+    if not found.targets:
+        return "nothing", "reward and users' outcome nowhere surely push apart"
+    still = [target for target in found.targets if _way(sides.get((True, *target.cell))) != target.want]
+    if not still:
+        return "nothing", f"the reward in force pushes what {asked.source} names the way it should go already"
+    if all((True, *target.cell) not in sides or sides[True, *target.cell].low is None for target in still):
+        return "not_assessable", "no pressure on it can be estimated from these rows"
+    if not found.proposals:
+        return "infeasible", "no change within the limits turns it round"
+    return "proposed", ""
+
+
+def _way(row: PressureRow | None) -> int:
+    if row is None or row.low is None or row.high is None:
+        return 0
+    return 1 if row.low > 0 else -1 if row.high < 0 else 0
+
+
+def predictions(observatory: Observatory, found: Patch, cycle: int) -> dict[str, list[dict[str, object]]]:
+    """By the version of each proposal: the targets in the cycle after this, under the present reward and under it."""
+    there = [each for each in observatory.lake.cycles("observations") if each is not None and each <= cycle]
+    past = history(observatory.lake, there, _specs(observatory))
+    old: dict[Cell, PressureRow] = {(row.statistic, row.slice): row for row in found.before if row.kind == "old"}
+    cells = [target.cell for target in found.targets]
+    made = {}
+    for each in found.proposals:
+        new = {(row.statistic, row.slice): row for row in each.predicted}
+        made[version(each.spec)] = plain(next_cycle(past, old, {cell: new[cell] for cell in cells if cell in new}))
+    return made
+
+
+def _specs(observatory: Observatory) -> Mapping[str, RewardSpec]:
+    return specs_of(observatory.store) if observatory.has_store else {}
+
+
+# -- into force ----------------------------------------------------------------------------------------------------
+
+
+def apply_stored(store: Store, run: Run, proposal_id: str, *, reason: str, actor: str) -> RewardChange | None:
+    """Puts a kept proposal in force, by (the start of) its id; None where it is already.
+
+    Raises StoreError where no or several ids begin so, and where the proposal is stale.
+    """
+    matching = [each for each in store.rewards.proposals(run.run_id) if each.proposal_id.startswith(proposal_id)]
+    if len(matching) != 1:
+        raise StoreError(f"proposal {proposal_id!r}", "several begin so" if matching else "the run has none of that id")
+    return changes.apply(store, matching[0], reason=reason, actor=actor)
+
+
+def revert(store: Store, run: Run, to: str, *, reason: str, actor: str) -> RewardChange | None:
+    """Puts a stored version in force again; None where it is already."""
+    return changes.revert(store, run.run_id, to, reason=reason, actor=actor)
