@@ -1,0 +1,417 @@
+"""The rule on evidence of which it is known what must come out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palomar.data.errors import ConfigError
+from palomar.detectors.experiment import Effect, ExperimentReport, Validity
+from palomar.trainer.gate_policy import PolicyText, read_policy
+from palomar.trainer.promotion import (
+    Case,
+    CheckEvidence,
+    CycleEvidence,
+    Evidence,
+    Outcome,
+    Paired,
+    Told,
+    decide,
+    not_worse,
+    same,
+)
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+POLICY = """
+name: toy
+suites:
+  s:
+    guardrails:
+      solved: {champion: 0.05, anchor: 0.10}
+    two_way:
+      size: {champion: 0.5}
+success:
+  - {suite: s, metric: solved, against: milestone}
+neutral_in_a_row: 2
+"""
+LIVE = """
+name: live
+check: {cycle: false, candidate: false}
+incidents: false
+experiment:
+  guardrails:
+    kept: {champion: 0.02, anchor: 0.04}
+  two_way:
+    asked: {champion: 0.1, relative: true}
+success:
+  - {metric: kept}
+"""
+
+
+def pair(
+    metric: str = "solved", against: str = "champion", effect: float = 0.0, error: float | None = 0.01, **more: Any
+) -> Paired:
+    given: dict[str, Any] = {
+        "suite": "s",
+        "metric": metric,
+        "against": against,
+        "other": f"the-{against}",
+        "better": "none" if metric == "size" else "up",
+        "kind": "mean" if metric == "size" else "share",
+        "tasks": 400,
+        "clusters": 40,
+        "candidate_value": 0.5 + effect,
+        "other_value": 0.5,
+        "effect": effect,
+        "error": error,
+    }
+    return Paired(**{**given, **more})
+
+
+def suites(**effects: float) -> tuple[Paired, ...]:
+    given = {"champion": 0.0, "anchor": 0.0, "milestone": 0.0, "size": 0.0, **effects}
+    solved = [pair(against=name, effect=given[name]) for name in ("champion", "anchor", "milestone")]
+    return (*solved, pair("size", effect=given["size"]))
+
+
+def evidence(**change: Any) -> Evidence:
+    given: dict[str, Any] = {
+        "run_id": "r",
+        "candidate": "new",
+        "status": "candidate",
+        "champion": "old",
+        "anchor": "base",
+        "milestone": "base",
+        "digests_match": True,
+        "cycle": CycleEvidence(
+            cycle=9, ledger_adds_up=True, offered=100, reward_invalid=0, reward_waiting=5, largest_lag=1
+        ),
+        "cycle_check": CheckEvidence(verdict="pass"),
+        "candidate_check": CheckEvidence(verdict="pass", assessed=5),
+        "incidents": (),
+        "suites": suites(),
+        "at": NOW,
+    }
+    return Evidence(**{**given, **change})
+
+
+def ask(policy: str = POLICY, **change: Any) -> Outcome:
+    return decide(evidence(**change), PolicyText(policy, "p.yaml").policy)
+
+
+def test_nothing_worse_is_promoted_as_neutral_and_not_as_an_improvement() -> None:
+    said = ask()
+    assert (said.verdict, said.kind, said.reasons) == ("promote", "neutral", ("neutral",))
+    assert all(check.result == "pass" for check in said.checks if check.part != "success")
+    assert said.expires_at is None
+
+
+def test_a_success_makes_it_improved_and_needs_no_budget() -> None:
+    said = ask(suites=suites(milestone=0.03), neutral_in_a_row=99)
+    assert (said.verdict, said.kind, said.reasons) == ("promote", "improved", ("improved:s:solved:milestone",))
+
+
+def test_neutral_promotions_in_a_row_end() -> None:
+    assert ask(neutral_in_a_row=1).verdict == "promote"
+    said = ask(neutral_in_a_row=2)
+    assert (said.verdict, said.reasons) == ("hold", ("neutral_budget_spent",))
+    assert said.expires_at == NOW + timedelta(hours=5)
+
+
+def test_not_significantly_worse_is_not_shown_to_be_no_worse() -> None:
+    # -0.02 with an error of 0.03: far from significant, and a loss of the margin (0.05) cannot be excluded.
+    said = ask(suites=(pair(effect=-0.02, error=0.03), *suites()[1:]))
+    assert (said.verdict, said.reasons) == ("hold", ("not_worse:s:solved:champion",))
+    check = next(check for check in said.checks if check.code == "not_worse:s:solved:champion")
+    assert (check.result, check.margin, check.n) == ("unknown", 0.05, 400)
+    # t(39) at 5 % is 1.685: bound -0.0705, room 0.03 -> (0.0505/0.03)^2 - 1 = 1.84 times as many more.
+    assert check.low == pytest.approx(-0.02 - 1.6849 * 0.03, abs=1e-4)
+    assert check.more == math.ceil(400 * ((1.684875 * 0.03 / 0.03) ** 2 - 1))
+    assert said.needed == (check.needed,)
+    # With that many more tasks and the same difference, it is shown.
+    grown = math.sqrt(400 / (400 + check.more))
+    enough = pair(effect=-0.02, error=0.03 * grown, tasks=400 + check.more)
+    assert ask(suites=(enough, *suites()[1:])).verdict == "promote"
+
+
+def test_a_loss_that_is_shown_blocks_and_says_the_numbers() -> None:
+    said = ask(suites=suites(champion=-0.04, anchor=-0.04))
+    assert (said.verdict, said.reasons) == ("block", ("worse:s:solved:champion",))
+    assert "50.0 % of the champion -> 46.0 % on the same 400 tasks (-4.0 points): a loss is shown" in said.sentence
+
+
+def test_a_loss_to_the_anchor_within_its_margin_does_not_block_for_ever() -> None:
+    # 20 standard errors below the anchor: certain, and harmless by the policy.
+    assert ask(suites=suites(anchor=-0.08)).verdict == "promote"
+    said = ask(suites=suites(anchor=-0.14))
+    assert (said.verdict, said.reasons) == ("block", ("worse:s:solved:anchor",))
+    assert ask(suites=suites(anchor=-0.105)).reasons == ("not_worse:s:solved:anchor",)
+
+
+def test_lower_is_better_turns_the_sides() -> None:
+    worse = tuple(each.model_copy(update={"better": "down"}) for each in suites(champion=0.04)[:3])
+    assert ask(suites=(*worse, suites()[3])).reasons == ("worse:s:solved:champion",)
+    better = tuple(each.model_copy(update={"better": "down"}) for each in suites(milestone=-0.04)[:3])
+    assert ask(suites=(*better, suites()[3])).kind == "improved"
+
+
+@pytest.mark.parametrize("change", [-0.6, 0.6])
+def test_a_two_way_metric_must_stay_the_same_on_both_sides(change: float) -> None:
+    assert ask(suites=suites(size=change)).reasons == ("not_same:s:size:champion",)
+    assert ask(suites=suites(size=change / 2)).verdict == "promote"
+
+
+FAULT = Told(id="f", code="c", sentence="outage", blocks=False, fault=True)
+MISSING: list[tuple[str, Mapping[str, Any], str]] = [
+    ("no pair", {"suites": suites()[1:]}, "not_worse:s:solved:champion"),
+    ("no anchor", {"suites": (suites()[0], *suites()[2:])}, "not_worse:s:solved:anchor"),
+    ("no error", {"suites": (pair(error=None), *suites()[1:])}, "not_worse:s:solved:champion"),
+    ("no spread", {"suites": (pair(error=0.0), *suites()[1:])}, "not_worse:s:solved:champion"),
+    ("few tasks", {"suites": (pair(tasks=49), *suites()[1:])}, "not_worse:s:solved:champion"),
+    ("few families", {"suites": (pair(clusters=9), *suites()[1:])}, "not_worse:s:solved:champion"),
+    ("other tasks", {"suites": (pair(why="other tasks"), *suites()[1:])}, "not_worse:s:solved:champion"),
+    ("no direction", {"suites": (pair(better="none"), *suites()[1:])}, "not_worse:s:solved:champion"),
+    ("no two-way", {"suites": suites()[:3]}, "not_same:s:size:champion"),
+    ("no check", {"cycle_check": CheckEvidence(verdict=None)}, "check:cycle"),
+    ("check in doubt", {"cycle_check": CheckEvidence(verdict="not_assessable")}, "check:cycle"),
+    ("no candidate check", {"candidate_check": CheckEvidence(verdict=None)}, "check:candidate"),
+    ("nothing assessed", {"candidate_check": CheckEvidence(verdict="pass", assessed=0)}, "check:candidate"),
+    ("incidents not asked", {"incidents": None}, "incidents"),
+    ("an open incident", {"incidents": (Told(id="3", code="i", sentence="a hack", blocks=True),)}, "incidents"),
+    ("held by the loop", {"held_by": ("reward_changed",)}, "reward_changed"),
+    ("no ledger", {"cycle": evidence().cycle.model_copy(update={"ledger_adds_up": None})}, "invalid:ledger"),
+    ("lost samples", {"cycle": evidence().cycle.model_copy(update={"ledger_adds_up": False})}, "invalid:ledger"),
+    ("lag not known", {"cycle": evidence().cycle.model_copy(update={"largest_lag": None})}, "invalid:max_lag"),
+    ("stale", {"cycle": evidence().cycle.model_copy(update={"largest_lag": 2})}, "invalid:max_lag"),
+    ("scorers fail", {"cycle": evidence().cycle.model_copy(update={"reward_invalid": 3})}, "invalid:reward_valid"),
+    ("immature", {"cycle": evidence().cycle.model_copy(update={"reward_waiting": 21})}, "invalid:reward_known_share"),
+    ("size not known", {"cycle": evidence().cycle.model_copy(update={"offered": None})}, "invalid:reward_valid_share"),
+    ("digest differs", {"digests_match": False}, "invalid:digests"),
+    ("digest not known", {"digests_match": None}, "invalid:digests"),
+    ("retired", {"status": "superseded"}, "invalid:retired"),
+    ("no champion", {"champion": None}, "invalid:champion"),
+    (
+        "a fault",
+        {"cycle_check": CheckEvidence(verdict="warn", findings=(FAULT,))},
+        "invalid:measurement",
+    ),
+    ("a newer one and doubt", {"newer": "c10", "incidents": None}, "superseded"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "reason"), [row[1:] for row in MISSING], ids=[row[0] for row in MISSING])
+def test_doubt_holds_and_never_passes(change: Mapping[str, Any], reason: str) -> None:
+    said = ask(**change)
+    assert said.verdict == "hold"
+    assert said.reasons[0].startswith(reason)
+    assert said.expires_at is not None
+    better = ask(**{**change, "suites": change.get("suites", suites(milestone=0.05))})
+    assert better.verdict == "hold", "no success makes up for doubt"
+
+
+def test_what_was_seen_in_a_faulty_cycle_is_not_used_but_a_suite_is() -> None:
+    hack = Told(id="f1", code="reward_hack:edit_rate", sentence="edits fell", blocks=True)
+    check = CheckEvidence(verdict="block", findings=(hack,))
+    assert ask(cycle_check=check).reasons[0] == "finding:reward_hack:edit_rate"
+    faulty = evidence().cycle.model_copy(update={"ledger_adds_up": False})
+    assert ask(cycle_check=check, cycle=faulty).reasons[0] == "invalid:ledger"
+    assert ask(suites=suites(champion=-0.05), cycle=faulty).verdict == "block"
+    assert ask(suites=suites(champion=-0.05), digests_match=False).verdict == "hold"
+
+
+def test_a_candidates_own_finding_and_the_loops_block() -> None:
+    hack = Told(id="f2", code="reward_hack:asked", sentence="asks more", blocks=True)
+    assert ask(candidate_check=CheckEvidence(verdict="block", findings=(hack,), assessed=4)).verdict == "block"
+    said = ask(blocked_by=(hack, hack))
+    assert (said.verdict, said.reasons, said.sentence) == ("block", ("finding:reward_hack:asked",), "asks more")
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(1.0, "promote"), (0.0, "block"), (None, "hold")])
+def test_a_task_that_must_pass(value: float | None, verdict: str) -> None:
+    policy = POLICY.replace("    two_way:", "    must_pass: {solved: [t1]}\n    two_way:")
+    assert ask(policy, cases=(Case(suite="s", metric="solved", task="t1", value=value),)).verdict == verdict
+    assert ask(policy).verdict == "hold"
+
+
+# -- an experiment -------------------------------------------------------------------------------------------------
+
+
+def effect(metric: str, control: str = "champion", value: float = 0.0, **more: Any) -> Effect:
+    given: dict[str, Any] = {
+        "metric": metric,
+        "better": "none" if metric == "asked" else "up",
+        "control": control,
+        "treatment": "candidate",
+        "effect": value,
+        "low": None,
+        "high": None,
+        "relative": None,
+        "relative_low": None,
+        "relative_high": None,
+        "units": {"champion": 10_000, "candidate": 10_000},
+        "alpha": 0.05,
+        "status": "known",
+        "why": "",
+        "values": {"champion": 0.5, "anchor": 0.5, "candidate": 0.5 + value},
+        "error": 0.004,
+        "planned": 20_000,
+    }
+    return Effect(**{**given, **more})
+
+
+def report(*effects: Effect, **validity: str) -> ExperimentReport:
+    given: dict[str, Any] = {"sample_ratio": "pass", **validity}
+    checks = tuple(Validity(name, status, None, None, "") for name, status in given.items())
+    arms = {"champion": "old", "anchor": "base", "candidate": "new"}
+    whole = {(each.metric, each.control): each for each in (*EFFECTS, *effects)}
+    return ExperimentReport("ab", arms, tuple(whole.values()), checks, NOW)
+
+
+EFFECTS = (effect("kept"), effect("kept", "anchor"), effect("asked"))
+
+
+def test_an_experiment_without_loss_passes_and_a_gain_is_a_success() -> None:
+    assert ask(LIVE, experiment=report(), suites=()).kind == "neutral"
+    assert ask(LIVE, experiment=report(effect("kept", value=0.02)), suites=()).kind == "improved"
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "reason"),
+    [
+        (effect("kept", value=-0.03), "block", "deteriorated:kept:champion"),
+        (effect("kept", value=-0.012), "hold", "not_worse:kept:champion"),
+        (effect("kept", "anchor", value=-0.03), "hold", "not_worse:kept:anchor"),
+        (effect("kept", "anchor", value=-0.07), "block", "deteriorated:kept:anchor"),
+        (effect("kept", status="immature", why="2 % of edits are old enough"), "hold", "not_worse:kept:champion"),
+        (effect("kept", status="too_few"), "hold", "not_worse:kept:champion"),
+        (effect("asked", value=0.06), "hold", "not_same:asked:champion"),
+        (effect("asked", values=None), "hold", "not_same:asked:champion"),
+    ],
+)
+def test_an_experiment_that_shows_or_does_not_show(found: Effect, verdict: str, reason: str) -> None:
+    said = ask(LIVE, experiment=report(found), suites=())
+    assert (said.verdict, said.reasons[0]) == (verdict, reason)
+
+
+def test_an_experiment_that_is_missing_or_invalid_holds_whatever_it_says() -> None:
+    assert ask(LIVE, suites=()).reasons[0] == "not_worse:kept:champion"
+    worse = effect("kept", value=-0.05)
+    assert ask(LIVE, experiment=report(worse, sample_ratio="fail"), suites=()).reasons[0] == "invalid:sample_ratio"
+    assert ask(LIVE, experiment=report(exposure="unknown"), suites=()).reasons[0] == "invalid:exposure"
+    other = ExperimentReport("ab", {"champion": "somebody", "candidate": "new"}, EFFECTS, report().validity, NOW)
+    assert ask(LIVE, experiment=other, suites=()).verdict == "hold", "it compared with someone else"
+
+
+def test_the_error_of_blocking_is_shared_by_the_metrics() -> None:
+    said = ask(LIVE, experiment=report(), suites=())
+    alphas = {check.code: check.alpha for check in said.checks if check.part == "block"}
+    assert alphas == {"deteriorated:kept:champion": 0.005, "deteriorated:kept:anchor": 0.005}
+
+
+# -- laws ----------------------------------------------------------------------------------------------------------
+
+EFFECT = st.floats(-0.3, 0.3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(champion=EFFECT, anchor=EFFECT, milestone=EFFECT, size=st.floats(-1, 1), error=st.floats(1e-4, 0.2))
+def test_frozen_evidence_asked_again_gives_the_same_answer(**drawn: float) -> None:
+    error = drawn.pop("error")
+    pairs = tuple(each.model_copy(update={"error": error}) for each in suites(**drawn))
+    given_ = evidence(suites=pairs)
+    policy = PolicyText(POLICY, "p").policy
+    said = decide(given_, policy)
+    again = decide(Evidence.model_validate_json(given_.model_dump_json()), policy)
+    assert again == said
+    assert Outcome.model_validate_json(said.model_dump_json()) == said
+    if said.verdict == "promote":
+        assert all(check.result == "pass" for check in said.checks if check.part != "success")
+
+
+@settings(max_examples=100, deadline=None)
+@given(champion=EFFECT, loss=st.floats(0, 0.2), error=st.floats(1e-3, 0.1))
+def test_a_worse_candidate_never_fares_better(champion: float, loss: float, error: float) -> None:
+    rank = {"block": 0, "hold": 1, "promote": 2}
+
+    def fares(value: float) -> int:
+        return rank[ask(suites=(pair(effect=value, error=error), *suites()[1:])).verdict]
+
+    assert fares(champion - loss) <= fares(champion)
+
+
+def test_an_experiment_is_frozen_whole() -> None:
+    given_ = evidence(experiment=report(effect("kept", value=0.01)))
+    assert Evidence.model_validate_json(given_.model_dump_json()) == given_
+
+
+# -- published answers ---------------------------------------------------------------------------------------------
+
+
+def _known(folder: Path, file: str, name: str) -> dict[str, Any]:
+    cases = json.loads((folder / f"{file}.json").read_text())["cases"]
+    found: dict[str, Any] = next(case for case in cases if case["id"] == name)
+    return found
+
+
+def test_a_bound_of_a_guardrail_is_the_published_one(known_answers: Path) -> None:
+    case = _known(known_answers, "non_inferiority", "ni_z_test_relative_margin")
+    old, new = (case["inputs"][arm] for arm in ("control", "treatment"))
+    shares = [arm["sum"] / arm["n"] for arm in (old, new)]
+    error = math.sqrt(sum(p * (1 - p) / arm["n"] for p, arm in zip(shares, (old, new), strict=True)))
+    low, shown = not_worse(shares[1] - shares[0], error, case["inputs"]["nim_relative"] * shares[0], 0.05)
+    assert low == pytest.approx(case["expected"]["lower"], abs=1e-6)
+    assert shown is case["expected"]["non_inferior"]
+
+
+def test_equivalence_is_the_published_one(known_answers: Path) -> None:
+    case = _known(known_answers, "non_inferiority", "tost_equivalence")
+    gap = np.subtract(case["inputs"]["a"], case["inputs"]["b"])
+    p = same(gap.mean(), gap.std(ddof=1) / math.sqrt(len(gap)), case["inputs"]["margin"], len(gap) - 1)
+    assert p == pytest.approx((case["expected"]["p_lower"], case["expected"]["p_upper"]), abs=1e-9)
+
+
+# -- policies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["demo", "production"])
+def test_a_bundled_policy_reads_and_its_version_is_what_it_says(name: str) -> None:
+    first = read_policy(name)
+    assert first.policy.version.startswith(f"{name}-")
+    again = PolicyText(f"# another comment\n{first.text}", "x.yaml").policy
+    assert again.version == first.policy.version
+    assert PolicyText(first.text.replace("guardrail: 0.05", "guardrail: 0.04"), "x").policy.version != again.version
+    assert "solved" in first.text.splitlines()[first.line("suites", "held-out-tasks", "guardrails", "solved") - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        (POLICY.replace("champion: 0.05", "champoin: 0.05"), 6, "suites.s.guardrails.solved.champoin"),
+        (POLICY.replace("0.05", "-0.05"), 6, "suites.s.guardrails.solved.champion"),
+        (POLICY.replace("{champion: 0.05, anchor: 0.10}", "{}"), 6, "suites.s.guardrails.solved"),
+        (POLICY.replace("neutral_in_a_row: 2", "neutral_in_a_row: many"), 11, "neutral_in_a_row"),
+        (POLICY.replace("{suite: s,", "{suite: t,"), 10, "success[0].suite"),
+        (POLICY + "hold_hors: 3\n", 12, "hold_hors"),
+        (LIVE.replace("  - {metric: kept}", "  - {metric: kept, against: milestone}"), 11, "success[0].against"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_line_and_key(text: str, line: int, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PolicyText(text, "p.yaml")
+    assert (caught.value.line, caught.value.key) == (line, key)
+
+
+def test_a_policy_that_asks_nothing_or_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="asks for no guardrail"):
+        PolicyText("name: empty\nsuites: {s: {}}\n", "p.yaml")
+    with pytest.raises(ConfigError, match="there are: demo, production"):
+        read_policy("nothing")
