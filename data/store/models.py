@@ -434,3 +434,53 @@ class AuditHead(Base):
     log: Mapped[str] = _key()
     entries: Mapped[int]
     hash: Mapped[str]
+
+
+class Incident(Base):
+    """See `records.Incident`. Numbered by the store: people say the number."""
+
+    __tablename__ = "incidents"
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[KeyText] = mapped_column(ForeignKey("runs.run_id"))
+    title: Mapped[str]
+    strands: Mapped[Any] = mapped_column(Object, nullable=False)
+    family: Mapped[str]
+    blocks: Mapped[int]
+    state: Mapped[str] = mapped_column(OneOf(get_args(records.IncidentState)))
+    opened_cycle: Mapped[int]
+    seen_cycle: Mapped[int]
+    opened_at: Mapped[datetime]
+    changed_at: Mapped[datetime]
+    assignee: Mapped[str | None]
+    cause: Mapped[dict[str, Any] | None]
+    resolution: Mapped[str | None] = mapped_column(OneOf(get_args(records.Resolution)))
+    resolved_cycle: Mapped[int | None]
+    until_cycle: Mapped[int | None]
+    until: Mapped[datetime | None]
+    scope: Mapped[Any] = mapped_column(Object, nullable=False)
+    reopened: Mapped[int]
+    __table_args__ = (Index(None, "run_id", "state", "number"),)
+
+
+class PinnedFinding(Base):
+    """See `records.PinnedFinding`."""
+
+    __tablename__ = "incident_findings"
+    incident: Mapped[int] = mapped_column(ForeignKey("incidents.number"), primary_key=True)
+    finding_id: Mapped[str] = _key()
+    key: Mapped[KeyText]
+    cycle: Mapped[int]
+    why: Mapped[str]
+    finding: Mapped[dict[str, Any]]
+    pinned_at: Mapped[datetime]
+
+
+class AlarmVote(Base):
+    """See `records.AlarmVote`."""
+
+    __tablename__ = "incident_votes"
+    incident: Mapped[int] = mapped_column(ForeignKey("incidents.number"), primary_key=True)
+    detector: Mapped[str] = _key()
+    actor: Mapped[str] = _key()
+    vote: Mapped[str] = mapped_column(OneOf(get_args(records.Vote)))
+    voted_at: Mapped[datetime]

@@ -21,6 +21,9 @@ DecisionKind = Literal["improved", "neutral", "override"]
 """Of a promotion: some measure of success improved; nothing got worse and nothing is shown to be better; or two people
 decided otherwise than the rule, which any verdict can be."""
 Place = Literal["collected", "trained", "excluded", "quarantined", "waiting"]
+IncidentState = Literal["open", "acknowledged", "mitigated", "resolved"]
+Resolution = Literal["patched", "rolled_back", "accepted", "false_alarm"]
+Vote = Literal["useful", "not_useful"]
 CycleVerdict = Literal["pass", "warn", "block", "not_assessable"]
 """What the findings of a cycle come to; `Verdict` is the gate's word on a candidate."""
 
@@ -425,6 +428,78 @@ class AuditProblem:
     """Entry it is about; None where it has no number."""
     kind: Literal["changed", "missing", "moved", "head", "pinned"]
     why: str
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an accepted incident covers. None = any."""
+
+    statistic: str | None
+    slice: str | None
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Findings that belong together, from alarm to end. What happened to it is in the audit log (``incident:N``)."""
+
+    number: int
+    run_id: str
+    title: str
+    strands: tuple[str, ...]
+    """What the agent does in it, see `palomar.detectors.grouping`; a strand may join later."""
+    family: str
+    """``all`` kinds of tasks, or the cohort that it was opened for: ``organisation=north``."""
+    blocks: bool
+    """Whether one of its findings blocks; else it keeps a cycle from being judged."""
+    state: IncidentState
+    opened_cycle: int
+    """Cycle of the first finding that opened it."""
+    seen_cycle: int
+    """Last cycle in which a finding that would open it was found."""
+    opened_at: datetime
+    changed_at: datetime
+    """Of its state, owner or cause."""
+    assignee: str | None
+    cause: Details | None
+    """Root cause in a person's ``words``, with ``term``, ``slice`` and ``reward`` where they name them; None = not
+    known yet."""
+    resolution: Resolution | None
+    """How it ended; None unless it is resolved."""
+    resolved_cycle: int | None
+    """Last cycle that the resolution speaks of: a finding of a later one reopens it, whenever it arrives."""
+    until_cycle: int | None
+    """Of an accepted one: last cycle in which it is accepted; None = the end is a time."""
+    until: datetime | None
+    """Of an accepted one: cycles that began later are not covered; None = the end is a cycle."""
+    scope: tuple[Scope, ...]
+    """Of an accepted one: what is accepted; one of them is enough."""
+    reopened: int
+    """How often."""
+
+
+@dataclass(frozen=True)
+class PinnedFinding:
+    """A finding of an incident as it was when it joined. Never changed; later numbers are read beside it."""
+
+    incident: int
+    finding_id: str
+    key: str
+    cycle: int
+    why: str
+    """Why it belongs to the incident."""
+    finding: Finding
+    pinned_at: datetime
+
+
+@dataclass(frozen=True)
+class AlarmVote:
+    """What one person thinks of what one detector said in an incident; their last word stands."""
+
+    incident: int
+    detector: str
+    actor: str
+    vote: Vote
+    voted_at: datetime
 
 
 @dataclass(frozen=True)
