@@ -62,7 +62,7 @@ DEMO_GIB = 4.0
 DECIDING = {
     "name", "seed", "cycles", "baseline_cycles", "source", "policy", "advantage", "update", "evaluation", "gate",
 }  # fmt: skip
-"""Settings on which it depends what a run does; other settings only look at it."""
+"""Settings on which it depends what a run does; other settings only look at it, unless the loop responds."""
 BASE_WEIGHTS = Path(__file__).parents[2] / "trainer" / "base" / "model.safetensors"
 
 
@@ -194,9 +194,14 @@ def record(wanted: Sequence[tuple[Kind, int]]) -> list[Recorded]:
 
 
 def _recorded(wanted: Sequence[tuple[Kind, int, Settings]]) -> list[Recorded]:
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        homes = list(pool.map(lambda run: _record(run[2]), wanted))
+    homes = homes_of([settings for *_, settings in wanted])
     return [_read(kind, seed, home) for (kind, seed, _), home in zip(wanted, homes, strict=True)]
+
+
+def homes_of(wanted: Sequence[Settings]) -> list[Path]:
+    """Homes of runs, made where they are not there yet; two processes at a time."""
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        return list(pool.map(_record, wanted))
 
 
 def _record(settings: Settings) -> Path:
@@ -221,7 +226,8 @@ def home_of(kind: Kind, seed: int) -> Path:
 def _home(settings: Settings) -> Path:
     cache = Path(os.environ.get("PALOMAR_CACHE") or Path.home() / ".cache" / "palomar")
     weights = content_id(BASE_WEIGHTS.read_bytes().hex())
-    said = settings.model_dump_json(include=DECIDING)
+    deciding = DECIDING if settings.response.mode == "observe" else {*DECIDING, "response", "checks"}
+    said = settings.model_dump_json(include=deciding)
     return cache / "recorded" / content_id(said, reward_text(settings.reward)[0], weights)
 
 
