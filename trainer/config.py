@@ -114,6 +114,8 @@ class ResponseConfig:
     """``observe``: nothing. ``propose``: a candidate that a hack taught is blocked, and patches are proposed.
     ``apply``: the best patch within what follows is in force from the next cycle on, and taken back where it made
     things worse."""
+    from_cycle: Annotated[int, Field(ge=0)] = 0
+    """First cycle after which anything is done."""
     largest_change: Positive = 1.0
     """Largest change of the advantages by a patch, as a share of their size."""
     largest_weight_change: Positive = 3.0

@@ -117,6 +117,8 @@ def respond(now: Situation) -> Response:
     """What is to be done in this cycle, done."""
     if now.config.mode == "observe":
         return Response("none", "the run only observes")
+    if now.cycle < now.config.from_cycle:
+        return Response("none", f"nothing is done before cycle {now.config.from_cycle}")
     problems = unhealthy(now)
     rows = now.rows()
     hacks = blocking(now, rows)

@@ -1,10 +1,11 @@
 """Runs a small loop that is killed with SIGKILL at every kill point, and each time resumed. A script, not a test.
 
-    python killed_runs.py HOME [KILL]
+    python killed_runs.py HOME [KILL] [guarded]
 
 Each attempt is a forked child, so that the heavy imports are paid once. KILL is ``stages`` (before each stage, and
-after its outputs but before its record), ``writes`` (at the 1st, 3rd, 5th ... sync to disk of an attempt) or
-``never``. Prints the number of kills.
+after its outputs but before its record), ``writes`` (at the 1st, 3rd, 5th ... sync to disk of an attempt), ``response``
+(around every write of a response to a forewarning) or ``never``. A guarded run may patch its reward. Prints the number
+of kills.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from palomar.app.loop import open_loop, run_to
 from palomar.app.settings import Settings, SimulatedSource
 from palomar.data.production.config import ProductionConfig
+from palomar.data.store.rewards import Rewards
 from palomar.data.store.runs import STAGES, Cycles
-from palomar.trainer.config import EvaluationConfig, GateConfig
+from palomar.trainer.config import EvaluationConfig, GateConfig, ResponseConfig
 from palomar.trainer.cycle import Moment
 
 CYCLES = 2
@@ -32,18 +34,26 @@ SETTINGS = Settings(
     evaluation=EvaluationConfig(tasks=32),
     gate=GateConfig(min_tasks=5),
 )
+GUARDED = SETTINGS.model_copy(
+    update={
+        "baseline_cycles": 1,
+        # Enough that one cycle shows surely what the naive reward pays against users.
+        "source": SETTINGS.source.model_copy(update={"requests": 400}),
+        "response": ResponseConfig(mode="apply"),
+    }
+)
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def attempt(home: Path, prepare: Callable[[], Callable[[Moment], None]]) -> bool:
+def attempt(settings: Settings, home: Path, prepare: Callable[[], Callable[[Moment], None]]) -> bool:
     """One process; True when it was killed."""
     child = os.fork()
     if child == 0:
         watch = prepare()
-        with open_loop(SETTINGS, home, watch) as loop:
+        with open_loop(settings, home, watch) as loop:
             run_to(loop, CYCLES)
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -84,6 +94,33 @@ def unrecorded(cycle: int, stage: str) -> Callable[[], Callable[[Moment], None]]
     return prepare
 
 
+def around(method: str, *, after: bool) -> Callable[[], Callable[[Moment], None]]:
+    """At a call of the store's rewards by the loop's response: before it, or after it has written."""
+
+    def prepare() -> Callable[[Moment], None]:
+        done = getattr(Rewards, method)
+
+        def call(self: Rewards, *given: object, **named: object) -> object:
+            if named.get("actor") == "palomar run":  # which is how a run begins
+                return done(self, *given, **named)
+            if not after:
+                die()
+            done(self, *given, **named)
+            return die()
+
+        setattr(Rewards, method, call)
+        return nothing()
+
+    return prepare
+
+
+RESPONSE = (
+    before(0, "respond"),
+    *(around(method, after=after) for method in ("propose", "add", "change") for after in (False, True)),
+    unrecorded(0, "respond"),
+)
+
+
 def at_write(number: int) -> Callable[[], Callable[[Moment], None]]:
     def prepare() -> Callable[[Moment], None]:
         sync, left = os.fsync, [number]
@@ -100,21 +137,25 @@ def at_write(number: int) -> Callable[[], Callable[[Moment], None]]:
     return prepare
 
 
-def main(home: Path, kill: str) -> None:
+def main(home: Path, kill: str, settings: Settings = SETTINGS) -> None:
     kills = 0
     if kill == "stages":
         for stage in STAGES:
             for point in (before(1, stage), unrecorded(1, stage)):
-                assert attempt(home, point), f"was not killed at {stage}"
+                assert attempt(settings, home, point), f"was not killed at {stage}"
                 kills += 1
+    elif kill == "response":
+        for point in RESPONSE:
+            assert attempt(settings, home, point), "was not killed"
+            kills += 1
     elif kill == "writes":
         number = 1
-        while attempt(home, at_write(number)):
+        while attempt(settings, home, at_write(number)):
             kills += 1
             number += 2
-    attempt(home, nothing)
+    attempt(settings, home, nothing)
     print(kills)  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], GUARDED if sys.argv[3:] == ["guarded"] else SETTINGS)

@@ -30,10 +30,14 @@ killed_runs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(killed_runs)
 
 
-def run(home: Path, kill: str) -> int:
+def run(home: Path, kill: str, *more: str) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(home), kill], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, str(SCRIPT), str(home), kill, *more],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return int(done.stdout.split()[-1])
@@ -60,6 +64,17 @@ def told(home: Path) -> dict[str, Any]:
             "decisions": [
                 (item.cycle, item.candidate, item.verdict, item.reasons, item.evidence)
                 for item in store.decisions.latest("killed", count=9)
+            ],
+            "rewards": [
+                (item.version, item.parent, item.text, item.reason, item.actor) for item in store.rewards.read()
+            ],
+            "proposals": [(each.proposal_id, each.place, each.detail) for each in store.rewards.proposals("killed")],
+            "changes": [
+                (each.number, each.from_cycle, each.version, each.instead_of, each.action, each.reason, each.actor)
+                for each in store.rewards.changes("killed")
+            ],
+            "logged": [
+                (each.actor, each.action, each.subject, each.reason) for each in store.audit_log.read(action="reward.")
             ],
             "ledger": store.ledger.read("killed"),
             "statistics": store.statistics.series("killed"),
@@ -149,3 +164,21 @@ def test_a_run_that_is_killed_and_resumed_decides_the_same(
     resumed = told(tmp_path)
     for part, expected in uninterrupted.items():
         assert resumed[part] == expected, part
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+def test_a_guarded_run_patches_before_it_trains_and_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
+    assert run(tmp_path / "whole", "never", "guarded") == 0
+    whole = told(tmp_path / "whole")
+    (change,) = whole["changes"]
+    assert change[:2] == (0, 1)
+    assert change[4:] == ("patch", change[5], "palomar loop")
+    # Nothing was trained on under the first reward, and the next cycle is paid by the patched one.
+    assert [version for _, _, version, _ in whole["cycles"]] == [change[3], change[2]]
+    assert whole["logged"] == [("palomar loop", "reward.patch", f"reward:{change[2]}", change[5])]
+    assert {item[1] for item in whole["rewards"]} == {None, change[3]}
+    kills = run(tmp_path / "killed", "response", "guarded")
+    assert kills == len(killed_runs.RESPONSE)
+    for part, expected in told(tmp_path / "killed").items():
+        assert expected == whole[part], part
