@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -73,17 +73,25 @@ class SimulatedProduction:
         self.close()
 
     def serve(
-        self, agent: Agent, cycle: int, count: int, seed: int, users: Callable[[str], bool] | None = None
+        self,
+        agent: Agent,
+        cycle: int,
+        count: int,
+        seed: int,
+        users: Callable[[str], bool] | None = None,
+        *,
+        only: Collection[int] | None = None,
     ) -> Served:
         """`count` requests of a cycle and the second turns they lead to, answered by the agent.
 
         ``users``: only requests of users of whom this is true, out of the same `count`: others are someone else's to
         answer (an arm of an experiment).
+        ``only``: of the requests those at some positions, each as if all had been served.
         """
         start, length = self.cycle_start(cycle), timedelta(hours=self.config.cycle_hours)
         shares = self.config.shares(cycle)
         asked = []
-        for index in range(count):
+        for index in range(count) if only is None else sorted(only):
             conversation = f"sim-{seed}-c{cycle:06d}-{index:05d}"
             request = draw_request(random.Random(f"{conversation}/request"), shares)
             if users is None or users(request.user_id):
