@@ -18,6 +18,7 @@ from palomar.data.store.database import Database, locate
 from palomar.data.store.decisions import Decisions, Overrides
 from palomar.data.store.findings import Findings
 from palomar.data.store.forecasts import Forecasts
+from palomar.data.store.incidents import Incidents
 from palomar.data.store.intake import Quarantine
 from palomar.data.store.ledger import Ledger
 from palomar.data.store.migrate import bring_up_to_date, version_of
@@ -53,6 +54,7 @@ class Store:
         self.forecasts = Forecasts(database)
         self.quarantine = Quarantine(database)
         self.audit_log = AuditLog(database)
+        self.incidents = Incidents(database)
 
     @classmethod
     def open(cls, url: str | None, home: Path) -> Self:

@@ -131,15 +131,12 @@ def append_entry(
     """
     if not actor.strip() or not action.strip():
         raise database.refuse("an entry of the audit log needs an actor and an action")
-    head = _head(connection, lock=True)
-    if head is None:
-        raise database.refuse("the head of the audit log is gone; `palomar audit-log verify` says more")
+    head = lock_log(connection, database)
     said = {"actor": actor, "action": action, "subject": subject, "reason": reason, "detail": dict(detail or {})}
     model = models.AuditEntry
     if token is not None:
-        before = connection.execute(select(*columns(model, AuditEntry)).where(model.token == token)).one_or_none()
-        if before is not None:
-            entry = AuditEntry(*before)
+        entry = entry_of(connection, token)
+        if entry is not None:
             if as_json({name: getattr(entry, name) for name in said}) != as_json(said):
                 raise database.refuse(f"token {token!r} was used for {entry.action} of {entry.subject} already")
             return entry
@@ -157,6 +154,21 @@ def append_entry(
         update(models.AuditHead).where(models.AuditHead.log == _LOG).values(entries=row["number"], hash=row["hash"])
     )
     return AuditEntry(**{**row, "detail": as_json(row["detail"])})
+
+
+def lock_log(connection: Connection, database: Database) -> AuditHead:
+    """The log's head, locked until the transaction ends; StoreError where it is gone."""
+    head = _head(connection, lock=True)
+    if head is None:
+        raise database.refuse("the head of the audit log is gone; `palomar audit-log verify` says more")
+    return head
+
+
+def entry_of(connection: Connection, token: str) -> AuditEntry | None:
+    """The entry of a request; None where it left none."""
+    model = models.AuditEntry
+    row = connection.execute(select(*columns(model, AuditEntry)).where(model.token == token)).one_or_none()
+    return None if row is None else AuditEntry(*row)
 
 
 def entry_hash(row: Mapping[str, Any]) -> str:
@@ -187,7 +199,7 @@ def _rows(connection: Connection) -> Iterator[Mapping[str, Any]]:
     asked = text(f"SELECT {names}, hash FROM audit_log WHERE number > :after ORDER BY number LIMIT :most")
     after = -(2**63)
     while batch := connection.execute(asked, {"after": after, "most": _BATCH}).mappings().all():
-        yield from batch
+        yield from (dict(row) for row in batch)
         after = batch[-1]["number"]
 
 

@@ -39,8 +39,12 @@ class Decisions:
         reasons: Sequence[str],
         evidence: Details,
         policy: str,
+        **kept: Any,
     ) -> Decision:
-        """The decision, written if it is the first; the same again changes nothing, another one is a StoreError."""
+        """The decision, written if it is the first; the same again changes nothing, another one is a StoreError.
+
+        ``kept``: further columns (kind, sentence, inputs, policy_text, expires_at), which do not make it another one.
+        """
         given: dict[str, Any] = {
             "cycle": cycle,
             "verdict": verdict,
@@ -53,7 +57,7 @@ class Decisions:
             lock_run(connection, self._database, run_id)
             stored = _standing(connection, run_id, candidate, datetime.now(UTC))
             if stored is None:
-                return _write(connection, self._database, run_id, candidate, {**given, "actor": THE_LOOP})
+                return _write(connection, self._database, run_id, candidate, {**given, **kept, "actor": THE_LOOP})
             for name, value in given.items():
                 if as_json(getattr(stored, name)) != as_json(value):
                     raise self._database.refuse(
