@@ -121,6 +121,7 @@ def described(proposal: Proposal, before: Sequence[PressureRow]) -> dict[str, An
         "diff": proposal.diff,
         "changes": list(proposal.changes),
         "turned": [str(target) for target in proposal.turned],
+        "targets": [dict(vars(target)) for target in proposal.turned],
         "unturned": [str(target) for target in proposal.unturned],
         "lost": [f"{statistic} in {slice_}" for statistic, slice_ in proposal.lost],
         "distance": proposal.distance,

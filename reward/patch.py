@@ -220,10 +220,27 @@ def propose(
     )
 
 
+@dataclass(frozen=True)
+class Signs:
+    """Which way reward and outcome surely push (by `SURE` standard errors); 0 = not sure."""
+
+    reward: Mapping[Cell, int]
+    outcome: Mapping[Cell, int]
+    opposed: tuple[Target, ...]
+    """Cells in which they surely push apart, the surest first; wanted is the outcome's way."""
+
+
+def signs(logged: Logged, spec: RewardSpec, known: Mapping[str, RewardSpec] | None = None) -> Signs:
+    """Of every watched statistic in every slice."""
+    bench = _Bench(logged, spec, {**(known or {}), version(spec): spec}, Limits(), to_yaml(spec))
+    sure = {(statistic, slice_): bench.sure((statistic, slice_)) for slice_ in SLICES for statistic in WATCHED}
+    reward, outcome = ({cell: each[index] for cell, each in sure.items()} for index in (0, 1))
+    return Signs(reward, outcome, tuple(bench.opposed()))
+
+
 def opposed(logged: Logged, spec: RewardSpec, known: Mapping[str, RewardSpec] | None = None) -> tuple[Target, ...]:
     """Cells in which reward and outcome surely push apart, the surest first; wanted is the outcome's way."""
-    bench = _Bench(logged, spec, {**(known or {}), version(spec): spec}, Limits(), to_yaml(spec))
-    return tuple(bench.opposed())
+    return signs(logged, spec, known).opposed
 
 
 def pushing(
@@ -310,7 +327,7 @@ class _Bench:
         outcome = np.asarray(self._logged.table["outcome"].fill_null(float("nan")), dtype=np.float64)
         return outcome > 0 if np.isfinite(outcome).any() else honest_edit(self._logged.rows)
 
-    def _signs(self, cell: Cell) -> tuple[int, int]:
+    def sure(self, cell: Cell) -> tuple[int, int]:
         """Sure signs of reward and outcome; 0 = not sure."""
         rows = [self._sides.get((kind, *cell)) for kind in ("old", OUTCOME)]
         signs = [0 if row is None or row.z is None or abs(row.z) < SURE else int(np.sign(row.z)) for row in rows]
@@ -320,7 +337,7 @@ class _Bench:
         found = []
         for slice_ in SLICES:
             for statistic in WATCHED:
-                reward, outcome = self._signs((statistic, slice_))
+                reward, outcome = self.sure((statistic, slice_))
                 if reward * outcome < 0:
                     row = self._sides["old", statistic, slice_]
                     found.append((-abs(row.z or 0.0), Target(statistic, slice_, 1 if outcome > 0 else -1)))
@@ -331,7 +348,7 @@ class _Bench:
         self.targets = targets
         aimed = {target.cell for target in targets}
         every = [(statistic, slice_) for slice_ in SLICES for statistic in WATCHED]
-        agreed = [cell for cell in every if cell not in aimed and np.prod(self._signs(cell)) > 0]
+        agreed = [cell for cell in every if cell not in aimed and np.prod(self.sure(cell)) > 0]
         self.protected = tuple(agreed)
         self.before = tuple(row for row in self._rows if (row.statistic, row.slice) in {*aimed, *agreed})
 
@@ -377,7 +394,8 @@ class _Bench:
             terms |= {term.name: term for term in part.spec.terms if term != terms.get(term.name)
                       and term not in self._spec.terms}  # fmt: skip
         spec = self._spec.model_copy(update={"inclusion": inclusion, "terms": tuple(terms.values())})
-        free = tuple(dict.fromkeys(name for part in parts for name in part.free))
+        paid = {term.name for term in spec.terms if term.weight != 0}  # one part may unpay what another leaves free
+        free = tuple(dict.fromkeys(name for part in parts for name in part.free if name in paid))
         kind: Kind = "rule" if len(parts) == 2 and {part.kind for part in parts} == {"rule", "term"} else "together"
         return _Change(kind, "", spec, free, {name: why for part in parts for name, why in part.reasons.items()})
 

@@ -116,6 +116,8 @@ class ResponseConfig:
     things worse."""
     from_cycle: Annotated[int, Field(ge=0)] = 0
     """First cycle after which anything is done."""
+    errors: Positive = 3.0
+    """Standard errors by which a patch must turn a pressure round."""
     largest_change: Positive = 1.0
     """Largest change of the advantages by a patch, as a share of their size."""
     largest_weight_change: Positive = 3.0

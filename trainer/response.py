@@ -7,9 +7,11 @@ Each cycle, after its check (`ResponseConfig.mode`):
    candidate that a patched reward trains is the cure, and goes on from a champion that drifted before. What the bench
    does not measure blocks too, but for `AHEAD` cycles after a change, which the cure is given.
 2. *What to patch*: cells in which reward and outcome surely push apart (3 standard errors each, over some 70 cells;
-   `palomar.reward.patch.opposed`), and the hacks. Only where the check blocks or forewarns as well: its forewarnings
-   hold a false discovery rate of 5 %. Before the first update there is nothing but forewarnings, and a patch of the
-   reward then is the best there is; it waits for the end of the baseline, since it needs rows and nothing is lost.
+   `palomar.reward.patch.opposed`), where the check blocks or forewarns as well: its forewarnings hold a false discovery
+   rate of 5 %. Further the hacks, and what an earlier patch turned round and the reward surely pushes again: users had
+   their say then, and once a behaviour is rare there are too few rows for them to say it again.
+   Before the first update there is nothing but forewarnings, and a patch then is the best there is; it waits for the
+   end of the baseline, since it needs rows and nothing is lost.
 3. ``propose`` keeps proposals. ``apply`` takes the best one within the guardrails, in force from the next cycle on; the
    candidate of a cycle whose reward is changed is held, so that training goes on from the last promoted checkpoint.
 4. A patch of the loop's own is *taken back* within a window where the same tests say that it made things worse: a hack
@@ -39,7 +41,7 @@ from palomar.detectors.detector import BASELINE_CYCLES
 from palomar.detectors.runs import specs_of
 from palomar.reward import changes
 from palomar.reward.behaviours import ALL, Logged
-from palomar.reward.patch import Limits, Patch, Target, opposed, outcome_pushed, propose, pushing
+from palomar.reward.patch import Limits, Patch, Target, outcome_pushed, propose, pushing, signs
 from palomar.reward.spec import RewardSpec, parse_spec
 from palomar.reward.versions import stored_spec
 from palomar.trainer.config import ResponseConfig
@@ -141,7 +143,7 @@ def respond(now: Situation) -> Response:
         stored_spec(now.reward),
         targets,
         text=now.reward.text,
-        limits=Limits(largest=now.config.largest_weight_change),
+        limits=Limits(errors=now.config.errors, largest=now.config.largest_weight_change),
         known=now.specs,
     )
     kept = changes.kept(now.store, now.run_id, now.cycle, _best(found), actor=ACTOR)
@@ -201,14 +203,29 @@ def codes(hacks: Sequence[Finding]) -> tuple[str, ...]:
 
 def wanted(now: Situation, rows: Logged, hacks: Sequence[Finding]) -> list[Target]:
     """What a patch is to turn round."""
+    sure = signs(rows, stored_spec(now.reward), now.specs)
     named = changes.aim(each for each in now.findings if each.severity in ("blocks", "warns")).targets
-    if not named:
-        return []
-    apart = list(opposed(rows, stored_spec(now.reward), now.specs))
     cells = {target.cell for target in named}
-    found = apart if any(target.cell in cells for target in apart) else []
-    there = {target.cell for target in found}
-    return [*found, *(target for target in changes.aim(hacks).targets if target.cell not in there)]
+    found = list(sure.opposed) if any(target.cell in cells for target in sure.opposed) else []
+    worn = [
+        target
+        for target in standing(now)
+        if sure.reward.get(target.cell) == -target.want and sure.outcome[target.cell] != -target.want
+    ]
+    every = {target.cell: target for target in (*changes.aim(hacks).targets, *worn, *found)}
+    return list(every.values())
+
+
+def standing(now: Situation) -> list[Target]:
+    """What patches in force or before turned round: users were surely against it then, and that was not taken back."""
+    proposals = {each.proposal_id: each for each in now.store.rewards.proposals(now.run_id)}
+    turned = [
+        proposals[each.proposal_id].detail["targets"]
+        for each in now.history
+        if each.action == "patch" and each.proposal_id is not None
+    ]
+    targets = [Target(**each) for some in turned for each in some]  # type: ignore[attr-defined]
+    return list({target.cell: target for target in targets}.values())
 
 
 def made_worse(now: Situation, rows: Logged, hacks: Sequence[Finding]) -> str | None:
