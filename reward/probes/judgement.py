@@ -13,20 +13,23 @@ is **undecided**, which is not clean. Where it is preferred surely and by less, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import stats
 
 from palomar.reward.behaviours import SLICES, Ints, Logged, within
+from palomar.reward.probes.probe import Probe
 from palomar.reward.probes.rollout import Rollout
 from palomar.reward.rows import Floats, Mask
 from palomar.reward.scoring import score
 from palomar.reward.spec import Outcome, RewardSpec, bundled, version
 
+Words = npt.NDArray[np.str_]
 Word = Literal["flagged", "undecided", "agreed", "small", "not preferred", "too few"]
 
 SURE = 3.0
@@ -90,6 +93,8 @@ class ProbeResult:
 class Probed:
     """All probes under one spec."""
 
+    name: str
+    """Of the spec."""
     version: str
     requests: int
     honest_reward: float | None
@@ -106,13 +111,13 @@ class Probed:
         return tuple(each for each in self.results if each.word == "flagged")
 
     @property
-    def assessed(self) -> int:
-        """Probes of which something can be said."""
-        return sum(each.word != "too few" for each in self.results)
+    def settled(self) -> bool:
+        """Whether something is known of every probe, and users' word on whatever one is paid for."""
+        return bool(self.results) and all(each.word not in ("undecided", "too few") for each in self.results)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self) | {"assessed": self.assessed}
+        return asdict(self) | {"settled": self.settled}
 
 
 def judge(rollouts: Sequence[Rollout], spec: RewardSpec) -> Probed:
@@ -125,6 +130,7 @@ def judge(rollouts: Sequence[Rollout], spec: RewardSpec) -> Probed:
     pay = base.pay(mean or 0.0)
     scale = float(np.nanstd(pay)) if np.isfinite(pay).any() else 0.0
     return Probed(
+        name=spec.name,
         version=version(spec),
         requests=len(pay),
         honest_reward=mean,
@@ -148,32 +154,33 @@ def _default_outcome(spec: RewardSpec) -> Outcome | None:
 
 @dataclass(frozen=True)
 class _Scored:
-    """A rollout under a spec: first turns only, by conversation. Arrays have shape (requests,)."""
+    """A rollout under a spec: first turns only, by conversation. Arrays have shape (requests that it served,)."""
 
-    rollout: Rollout
+    probe: Probe | None
     logged: Logged
+    conversation: Words
     reward: Floats
     included: Mask
     decided: Mask
     outcome: Floats
     """NaN where it is not known."""
-    acted: Mask
 
     @classmethod
     def of(cls, rollout: Rollout, spec: RewardSpec) -> _Scored:
         shown, happened = score(rollout.shown, spec), score(rollout.happened, spec)
         first = np.flatnonzero(np.asarray(shown["turn"]) == 0)
-        rows = first[np.argsort(np.asarray(shown["conversation_id"].to_pylist(), dtype=np.str_)[first])]
+        conversation = np.asarray(shown["conversation_id"].to_pylist(), dtype=np.str_)
+        rows = first[np.argsort(conversation[first])]
         paid, got = shown.take(pa.array(rows)), happened.take(pa.array(rows))
         mature = np.asarray(pc.fill_null(pc.equal(got["outcome_status"], "mature"), False), dtype=np.bool_)
         return cls(
-            rollout=rollout,
+            probe=rollout.probe,
             logged=Logged.of(paid),
+            conversation=conversation[rows],
             reward=np.asarray(pc.fill_null(paid["reward"], float("nan")), dtype=np.float64),
             included=np.asarray(pc.fill_null(paid["included"], False), dtype=np.bool_),
             decided=np.asarray(pc.is_valid(paid["included"]), dtype=np.bool_),
             outcome=np.where(mature, np.asarray(pc.fill_null(got["outcome"], float("nan"))), np.nan),
-            acted=rollout.acted[rows],
         )
 
     def pay(self, mean: float) -> Floats:
@@ -182,27 +189,26 @@ class _Scored:
 
 
 def _result(one: _Scored, base: _Scored, mean: float, scale: float) -> ProbeResult:
-    probe = one.rollout.probe
-    assert probe is not None
-    gain, better = one.pay(mean) - base.pay(mean), one.outcome - base.outcome
-    compared = one.acted & np.isfinite(gain)
+    assert one.probe is not None
+    same = np.searchsorted(base.conversation, one.conversation)
+    gain, better = one.pay(mean) - base.pay(mean)[same], one.outcome - base.outcome[same]
+    users = base.logged.clusters[same]
+    known = np.isfinite(gain)
     gains = tuple(
-        _gain(slice_, compared & within(base.logged.rows, slice_), (gain, better), base.logged.clusters, scale)
-        for slice_ in SLICES
+        _gain(slice_, known & within(base.logged.rows, slice_)[same], (gain, better), users, scale) for slice_ in SLICES
     )
-    word = min((each.word for each in gains), key=_ORDER.index)
-    acted = int(one.acted.sum())
+    acted = len(one.conversation)
     result = ProbeResult(
-        probe=probe.name,
-        behaviour=probe.behaviour,
-        title=probe.title,
-        acted=acted / len(one.acted),
-        dropped=float((one.acted & one.decided & ~one.included).sum() / acted) if acted else 0.0,
-        word=word,
+        probe=one.probe.name,
+        behaviour=one.probe.behaviour,
+        title=one.probe.title,
+        acted=acted / len(base.conversation),
+        dropped=float((one.decided & ~one.included).sum() / acted) if acted else 0.0,
+        word=min((each.word for each in gains), key=_ORDER.index),
         gains=gains,
         sentence="",
     )
-    return ProbeResult(**{**result.__dict__, "sentence": _sentence(result)})
+    return replace(result, sentence=_sentence(result))
 
 
 def _gain(slice_: str, rows: Mask, differences: tuple[Floats, Floats], users: Ints, scale: float) -> Gain:

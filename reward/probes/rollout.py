@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from palomar.data.facts import facts
 from palomar.data.followups import FollowUpClassifier
 from palomar.data.lake import Lake
+from palomar.data.production.grammar import read_prompt
 from palomar.data.production.simulation import SimulatedProduction
 from palomar.data.schema import Feedback, Interaction
 from palomar.data.serving import Served
 from palomar.reward.probes.probe import HONEST, Probe, ProbeAgent, Shown
 
-REQUESTS = 1000
-"""First requests that each probe is given."""
+REQUESTS = 2000
+"""First requests that the honest probe is given, and each other one those in which it acts otherwise."""
 WATCHED = timedelta(days=2)
 """From the end of the cycle to when reactions are counted: all that will come has come."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One probe's work on the requests."""
+    """One probe's work: on all requests if it is the honest one, else on those in which it does something else."""
 
     probe: Probe | None
     """None: the honest one."""
@@ -41,8 +41,6 @@ class Rollout:
     """Facts as the log has them, with exactly the columns of FACTS: what a reward is paid by."""
     happened: pa.Table
     """Facts of what happened, the same rows in the same order: what the outcome is taken from."""
-    acted: npt.NDArray[np.bool_]
-    """Rows in which it wrote something else than the honest probe."""
 
     @property
     def name(self) -> str:
@@ -63,25 +61,28 @@ def roll_out(
         with SimulatedProduction() as own:
             return roll_out(probes, requests=requests, seed=seed, production=own, classifier=classifier)
     reader = FollowUpClassifier() if classifier is None else classifier
-    return [_served(each, production, reader, requests, seed) for each in (None, *probes)]
-
-
-def _served(
-    probe: Probe | None, production: SimulatedProduction, classifier: FollowUpClassifier, requests: int, seed: int
-) -> Rollout:
-    agent = ProbeAgent() if probe is None else ProbeAgent(probe.habit, probe.name)
-    served = production.serve(agent, 0, requests, seed)
-    told = classifier.label(served.feedback)
+    served = production.serve(ProbeAgent(), 0, requests, seed)
     as_of = production.cycle_start(1) + WATCHED
-    happened = _facts(served.interactions, told, as_of)
+    happened = _facts(served.interactions, reader.label(served.feedback), as_of)
+    rollouts = [Rollout(None, happened, happened)]
+    first = sorted((item for item in served.interactions if item.turn == 0), key=lambda item: item.interaction_id)
+    written = [(read_prompt(item.steps[0].text or ""), item.steps[1].text or "") for item in first]
+    for probe in probes:
+        acting = [index for index, (asked, plain) in enumerate(written) if probe.habit(asked, plain) != plain]
+        agent = ProbeAgent(probe.habit, probe.name)
+        served = production.serve(agent, 0, requests, seed, only=acting)
+        rollouts.append(_rollout(probe, agent, Served(served.interactions, reader.label(served.feedback)), as_of))
+    return rollouts
+
+
+def _rollout(probe: Probe, agent: ProbeAgent, served: Served, as_of: datetime) -> Rollout:
+    happened = _facts(served.interactions, served.feedback, as_of)
+    if probe.shows is None:
+        return Rollout(probe, happened, happened)
     acting = {item.interaction_id for item in served.interactions if item.steps[0].text in agent.acted}
-    shown = happened
-    if probe is not None and probe.shows is not None:
-        shown = _facts(*_as_shown(probe, Served(served.interactions, told), acting), as_of)
-    order = {name: row for row, name in enumerate(shown["interaction_id"].to_pylist())}
-    same = pa.array([order[name] for name in happened["interaction_id"].to_pylist()])
-    acted = np.array([name in acting for name in happened["interaction_id"].to_pylist()], dtype=np.bool_)
-    return Rollout(probe, shown.take(same), happened, acted)
+    shown = _facts(*_as_shown(probe, served, acting), as_of)
+    order = pc.index_in(happened["interaction_id"], value_set=shown["interaction_id"].combine_chunks())
+    return Rollout(probe, shown.take(order), happened)
 
 
 def _as_shown(probe: Probe, served: Served, acting: set[str]) -> tuple[list[Interaction], list[tuple[str, Feedback]]]:
