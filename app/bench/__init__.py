@@ -16,7 +16,7 @@ SAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "samples"
 """Real labelled logs, beside the project; a benchmark that needs them says so where they are absent."""
 
 
-SHARED = ("scored",)
+SHARED = ("scored", "planted")
 """Modules here that benchmarks share and that are none."""
 
 
