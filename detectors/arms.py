@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from palomar.data.clock import HORIZONS, Horizon
 from palomar.data.lake import Lake
-from palomar.detectors.confidence import Arm, Contrast, cuped, difference, relative, sequence, tuned
+from palomar.detectors.confidence import Arm, Contrast, cuped, difference, relative_sequence, sequence, tuned
 from palomar.detectors.cube import sums_of
 from palomar.detectors.experiment import Better, Effect, ExperimentReport, Plan, Validity
 from palomar.detectors.sample_ratio import e_value
@@ -428,7 +428,7 @@ def _effect(
         status="known",
     )
     if contrast.error > 0:
-        said = _with_limits(said, plan, contrast, relative(*arms))
+        said = _with_limits(said, plan, arms, contrast)
     if units[few] < plan.min_units:
         return replace(said, status="too_few", why=f"{few}: {units[few]} units of {plan.min_units}")
     events = sum(side.events for side in known)
@@ -441,14 +441,14 @@ def _effect(
     return said
 
 
-def _with_limits(said: Effect, plan: Plan, contrast: Contrast, ratio: Contrast | None) -> Effect:
+def _with_limits(said: Effect, plan: Plan, arms: tuple[Arm, Arm], contrast: Contrast) -> Effect:
     rho2 = tuned(plan.planned_units, plan.alpha)
     low, high = sequence(contrast, rho2, plan.alpha)
     said = replace(said, low=low, high=high)
+    ratio = relative_sequence(*arms, rho2, plan.alpha)
     if ratio is None:
         return said
-    low, high = sequence(ratio, rho2, plan.alpha)
-    return replace(said, relative=ratio.value, relative_low=low, relative_high=high)
+    return replace(said, relative=ratio[0], relative_low=ratio[1], relative_high=ratio[2])
 
 
 def _adjusted(control: Figure, treatment: Figure, before: Floats | None) -> tuple[Arm, Arm]:

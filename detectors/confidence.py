@@ -74,12 +74,16 @@ def difference(control: Arm, treatment: Arm) -> Contrast:
 
 
 def relative(control: Arm, treatment: Arm) -> Contrast | None:
-    """Treatment over control less 1, by the delta method; None where the control is too near 0 for that."""
+    """Treatment less control over the control's size, by the delta method; None where the control is too near 0.
+
+    For a fixed look at many units. Looked at from a few dozen units on, a sequence made of it leaves out the truth in
+    12 % of experiments instead of 5 (`palomar bench experiment`): the ratio is skewed then. See `relative_sequence`.
+    """
     if abs(control.mean) <= SMALLEST_CONTROL_Z * control.error or control.mean == 0:
         return None
     ratio = treatment.mean / control.mean
     error = float(np.hypot(treatment.error, ratio * control.error)) / abs(control.mean)
-    return Contrast(ratio - 1, error, control.n + treatment.n)
+    return Contrast((treatment.mean - control.mean) / abs(control.mean), error, control.n + treatment.n)
 
 
 def cuped(control: tuple[Floats, Floats], treatment: tuple[Floats, Floats]) -> tuple[Arm, Arm]:
@@ -126,6 +130,25 @@ def one_sided(contrast: Contrast, rho2: float, alpha: float) -> tuple[float, flo
     """A lower and an upper confidence sequence, each of error ``alpha`` on its own; rho2 `tuned` for one side."""
     reach = _reach(contrast, rho2, alpha, sides=1)
     return contrast.value - reach, contrast.value + reach
+
+
+def relative_sequence(control: Arm, treatment: Arm, rho2: float, alpha: float) -> tuple[float, float, float] | None:
+    """Relative effect (treatment less control, over the control's size) with its two-sided confidence sequence.
+
+    Fieller's: a ratio q stays in as long as 0 stays in the sequence of treatment - q control. So it holds wherever that
+    of the difference does, and leaves out 0 exactly where that does. None where the control may be 0.
+    """
+    n = control.n + treatment.n
+    wide = margin(n, rho2, alpha) * n**0.5
+    square = control.mean**2 - (wide * control.error) ** 2
+    if square <= 0:
+        return None
+    middle = control.mean * treatment.mean
+    rest = treatment.mean**2 - (wide * treatment.error) ** 2
+    root = max(middle**2 - square * rest, 0.0) ** 0.5
+    sign = 1.0 if control.mean > 0 else -1.0
+    low, high = sorted((sign * ((middle - root) / square - 1), sign * ((middle + root) / square - 1)))
+    return (treatment.mean - control.mean) / abs(control.mean), low, high
 
 
 def _reach(contrast: Contrast, rho2: float, alpha: float, *, sides: Literal[1, 2]) -> float:

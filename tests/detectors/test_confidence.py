@@ -115,6 +115,54 @@ def test_no_relative_effect_is_given_where_the_control_may_be_zero() -> None:
     assert confidence.relative(treated, noisy) is not None
 
 
+def test_a_relative_sequence_leaves_out_nothing_exactly_where_the_difference_does() -> None:
+    rng = np.random.default_rng(8)
+    rho2 = confidence.tuned(500, 0.05)
+    told = 0
+    for _ in range(400):
+        control, treatment = (Arm(150, float(rng.normal(m, 0.1)), float(rng.uniform(0.5, 2))) for m in (1.0, 1.3))
+        low, high = confidence.sequence(confidence.difference(control, treatment), rho2, 0.05)
+        found = confidence.relative_sequence(control, treatment, rho2, 0.05)
+        assert found is not None
+        assert found[1] < found[0] < found[2]
+        assert (low > 0, high < 0) == (found[1] > 0, found[2] < 0)
+        told += low > 0
+    assert 20 < told < 380
+
+
+def test_a_relative_effect_is_over_the_size_of_the_control() -> None:
+    """A control below 0: what is more stays more."""
+    down = confidence.relative_sequence(Arm(5000, -1.0, 1.0), Arm(5000, -1.5, 1.0), 0.001, 0.05)
+    assert down is not None
+    assert down[1] < down[0] == -0.5 < down[2] < 0
+    assert confidence.relative(Arm(5000, -1.0, 1.0), Arm(5000, -1.5, 1.0)).value == -0.5  # type: ignore[union-attr]
+    up = confidence.relative_sequence(Arm(5000, 1.0, 1.0), Arm(5000, 1.5, 1.0), 0.001, 0.05)
+    assert up is not None
+    assert (up[1], up[2]) == pytest.approx((-down[2], -down[1]))
+
+
+def test_a_relative_sequence_holds_on_small_shares_where_the_delta_method_does_not() -> None:
+    """1,000 experiments of two equal arms, 10 %, looked at from 50 users an arm on."""
+    rng = np.random.default_rng(9)
+    looks = np.arange(50, 501, 10)
+    rho2 = confidence.tuned(1000, 0.05)
+    delta = fieller = 0
+    for _ in range(1000):
+        counts = np.cumsum(rng.random((2, 500)) < 0.1, axis=1)[:, looks - 1]
+        bad = [False, False]
+        for n, (x, y) in zip(looks, counts.T, strict=True):
+            sides = [Arm(int(n), s / n, s / n * (1 - s / n) * n / (n - 1)) for s in (x, y)]
+            first = confidence.relative(*sides)
+            if first is not None:
+                low, high = confidence.sequence(first, rho2, 0.05)
+                bad[0] |= not low <= 0 <= high
+            second = confidence.relative_sequence(*sides, rho2, 0.05)
+            bad[1] |= second is not None and not second[1] <= 0 <= second[2]
+        delta, fieller = delta + bad[0], fieller + bad[1]
+    assert delta / 1000 > 0.08
+    assert fieller / 1000 < 0.04
+
+
 def test_cuped_is_growthbooks(ab: dict[str, Any]) -> None:
     case = ab["cuped"]
     sides = [np.array(case["inputs"][f"{side}_pre_post"]).T for side in ("control", "treatment")]
