@@ -248,7 +248,7 @@ def decide(evidence: Evidence, policy: Policy) -> Outcome:
             reasons=tuple(dict.fromkeys(reasons)),
             sentence=sentence,
             checks=checks,
-            needed=tuple(dict.fromkeys(c.needed for c in (*invalid, *missing) if c.needed)) if held else (),
+            needed=_needed((*invalid, *missing)) if held else (),
             expires_at=evidence.at + timedelta(hours=policy.hold_hours) if held else None,
             risks=risks,
         )
@@ -279,6 +279,21 @@ def decide(evidence: Evidence, policy: Policy) -> Outcome:
         f"allows {policy.neutral_in_a_row}"
     )
     return outcome("hold", None, ["neutral_budget_spent"], said)
+
+
+def _needed(checks: Sequence[Check]) -> tuple[str, ...]:
+    """What would settle a hold, each thing once; where several wait for more units of one kind, the longest wait."""
+    said: dict[str, str] = {}
+    most: dict[str, int] = {}
+    for check in checks:
+        if not check.needed:
+            continue
+        source = ":".join(check.rule[:2]) if check.more is not None else check.needed
+        if check.more is not None and check.more <= most.get(source, -1):
+            continue
+        most[source] = check.more or 0
+        said[source] = check.needed
+    return tuple(said.values())
 
 
 # -- validity ------------------------------------------------------------------------------------------------------
@@ -367,19 +382,18 @@ def _unusable(faulty: frozenset[_Scope], scope: _Scope) -> bool:
 
 def _blocks(evidence: Evidence, policy: Policy, faulty: frozenset[_Scope]) -> list[Check]:
     found: list[Check] = []
-    told = [*evidence.blocked_by]
+    told = [("", each) for each in evidence.blocked_by]
     if policy.check.cycle:
-        told += [each for each in evidence.cycle_check.findings if each.blocks]
+        told += [(f"in cycle {evidence.cycle.cycle}: ", each) for each in evidence.cycle_check.findings if each.blocks]
     if policy.check.candidate:
-        told += [each for each in evidence.candidate_check.findings if each.blocks]
-    for each in {one.id: one for one in told}.values():
-        result: Result = "unknown" if _unusable(faulty, "cycle") else "fail"
+        told += [("the candidate: ", each) for each in evidence.candidate_check.findings if each.blocks]
+    for where, each in {one.id: (place, one) for place, one in told}.values():
         found.append(
             Check(
                 code=f"finding:{each.code}",
                 part="block",
-                result=result,
-                sentence=each.sentence,
+                result="unknown" if _unusable(faulty, "cycle") else "fail",
+                sentence=f"{where}{each.sentence}",
                 rule=("check",),
                 evidence=(each.id,),
             )
@@ -701,13 +715,13 @@ def _settle_tasks(
         return {}
     room = margin - abs(benefit) if two_way else benefit + margin
     if room <= 0:
-        return {"needed": f"{pair.metric}: more tasks would not do; what was seen is beyond the margin"}
+        return {"needed": f"another candidate: more tasks would not do for {pair.metric}, seen beyond its margin"}
     # Errors fall with the square root, and families must grow with the tasks.
     more = math.ceil(pair.tasks * ((reach / room) ** 2 - 1))
     return {
         "more": more,
-        "needed": f"{pair.metric} against the {pair.against}: {more} more tasks, of as many more families in "
-        "proportion, if the difference stays",
+        "needed": f"{more} more tasks of {pair.suite}, and of families in proportion, if the difference in "
+        f"{pair.metric} stays",
     }
 
 
@@ -718,7 +732,7 @@ def _settle_users(
         return {}
     room = margin - abs(benefit) if two_way else benefit + margin
     if room <= 0:
-        return {"needed": "more users would not do; what was seen is beyond the margin"}
+        return {"needed": "another candidate: more users would not do for what was seen beyond its margin"}
     more = math.ceil(n * ((reach / room) ** 2 - 1))
     return {"more": more, "needed": f"{more} more users, if the difference stays"}
 
