@@ -336,7 +336,7 @@ class Incidents:
         token: str | None,
         ended: bool = False,
     ) -> Incident:
-        """Writes what ``change`` tells and its entry in the log; None = nothing to do. ``ended``: of resolved ones too."""
+        """Writes what ``change`` tells and its entry in the log; None = nothing to do. ``ended``: resolved too."""
         action = f"incident.{verb}"
 
         def work(connection: Connection) -> Incident:

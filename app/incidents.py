@@ -1,0 +1,266 @@
+"""Incidents as people and programs see them: evidence and what became of it, timeline, cause, and the post-mortem.
+
+Writing is `store.incidents`: each of its methods takes an actor and a reason and leaves its entry in the audit log, in
+one transaction. Here they are read together, and checks are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from palomar.app.visible import visible
+from palomar.data.findings import Finding
+from palomar.data.store import Store
+from palomar.data.store.incidents import evidence_hash, subject
+from palomar.data.store.records import AlarmVote, AuditEntry, AuditHead, Incident, PinnedFinding, StoredFinding
+from palomar.detectors.check import Checked
+from palomar.detectors.grouping import opens
+from palomar.detectors.incidents import open_incidents
+from palomar.detectors.precision import Precision, precisions
+from palomar.detectors.runs import keep
+
+Form = Literal["markdown", "html"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A pinned finding, and what is known of the same thing by now."""
+
+    pin: PinnedFinding
+    intact: bool
+    """Whether it is still what the audit log has the hash of."""
+    again: Finding | None
+    """The finding of the same cycle as it is kept now; None = the cycle was checked again without it."""
+    latest: StoredFinding | None
+    """The newest finding of the same thing; None where none is kept."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A reward term or rule, and how many of the pinned findings that open an incident are charged to it first."""
+
+    name: str
+    findings: int
+    slices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class IncidentView:
+    """All that there is to know on an incident."""
+
+    incident: Incident
+    lead: PinnedFinding
+    """What a person reads first: the first that was pinned."""
+    evidence: tuple[Evidence, ...]
+    """In the order in which they joined."""
+    timeline: tuple[AuditEntry, ...]
+    votes: tuple[AlarmVote, ...]
+    charges: tuple[Charge, ...]
+    """What it is charged to, the most findings first."""
+    findings: int
+    """Of those pinned, how many keep a cycle from passing."""
+    checked: int | None
+    """Newest cycle that was checked; None where no verdict is kept."""
+    faults: tuple[int, ...]
+    """Cycles from its first to its last in which a fault of measurement was found: there its numbers are in doubt."""
+    good: int | None
+    """Last cycle before it whose verdict was ``pass`` or ``warn``; None where there is none."""
+    changes: tuple[str, ...]
+    """What changed from that cycle to the one in which it opened, in words."""
+    head: AuditHead
+    """Of the audit log when this was read."""
+
+    @property
+    def quiet(self) -> int:
+        """Cycles that were checked after the last one in which it was seen, going by their numbers."""
+        return 0 if self.checked is None else max(0, self.checked - self.incident.seen_cycle)
+
+
+def keep_check(store: Store, run_id: str, checked: Checked, as_of: datetime | None = None) -> list[Incident]:
+    """Keeps a check of a cycle of a run, and opens or joins incidents by it; those that it concerns."""
+    assert checked.cycle is not None
+    keep(store, run_id, checked, as_of)
+    return open_incidents(store, run_id, checked.cycle)
+
+
+def view(store: Store, number: int) -> IncidentView | None:
+    """The incident with its evidence and history; None where there is none of that number."""
+    incident = store.incidents.get(number)
+    if incident is None:
+        return None
+    pins = store.incidents.pinned(number)
+    timeline = store.audit_log.read(subject=subject(number))
+    hashes = {name: value for entry in timeline for name, value in _logged(entry).items()}
+    keeping = [pin for pin in pins if opens(pin.finding)]
+    verdicts = store.verdicts.read(incident.run_id)
+    clear = [each.cycle for each in verdicts if each.cycle < incident.opened_cycle and each.verdict in ("pass", "warn")]
+    good = max(clear, default=None)
+    faults = store.findings.read(incident.run_id, reading="measurement_fault")
+    return IncidentView(
+        incident=incident,
+        lead=pins[0],
+        evidence=tuple(_evidence(store, incident.run_id, pin, hashes.get(pin.finding_id)) for pin in pins),
+        timeline=tuple(timeline),
+        votes=tuple(store.incidents.votes(number)),
+        charges=tuple(_charges(keeping)),
+        findings=len(keeping),
+        checked=max((each.cycle for each in verdicts), default=None),
+        faults=tuple(
+            sorted({each.cycle for each in faults if incident.opened_cycle <= each.cycle <= incident.seen_cycle})
+        ),
+        good=good,
+        changes=tuple(_changes(store, incident.run_id, good, incident.opened_cycle)),
+        head=store.audit_log.head(),
+    )
+
+
+def detector_precision(store: Store) -> list[Precision]:
+    """How often each detector's alarms were useful, over all incidents of the store."""
+    return precisions(store.incidents.detectors(), store.incidents.votes())
+
+
+def post_mortem(found: IncidentView, form: Form, *, now: datetime | None = None) -> str:
+    """The incident's history as a document, made from what is kept and nothing else.
+
+    Text that others wrote stays text: HTML is escaped by Jinja, Markdown by `escaped_markdown`.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("palomar.app", "templates"),
+        autoescape=form == "html",
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_shown if form == "html" else _shown_in_markdown,
+    )
+    environment.filters.update(number=_number, utc=_utc, line=_line)
+    environment.globals.update(told=told_of, ending=ending)
+    template = environment.get_template(f"post_mortem.{'html' if form == 'html' else 'md'}.jinja")
+    return template.render(view=found, incident=found.incident, now=_utc(now or datetime.now(UTC)))
+
+
+def told_of(entry: AuditEntry) -> str:
+    """What an entry of the timeline says was done, without its reason."""
+    detail = entry.detail
+    match entry.action.removeprefix("incident."):
+        case "open":
+            return f"opened by the check of cycle {detail.get('cycle')}"
+        case "join":
+            return "more findings joined"
+        case "late":
+            return "findings came late"
+        case "reopen" if "cycle" in detail:
+            return f"reopened by the check of cycle {detail['cycle']}"
+        case "reopen":
+            return "reopened"
+        case "ack":
+            return "acknowledged"
+        case "assign":
+            return f"assigned to {detail.get('to')}"
+        case "comment":
+            return "commented"
+        case "action":
+            return "action taken, which mitigates it" if detail.get("mitigates") else "action taken"
+        case "cause":
+            return "named the root cause"
+        case "resolve":
+            return f"resolved: {ending(detail)}"
+        case "rate":
+            return f"called the alarm {str(detail.get('vote')).replace('_', ' ')}"
+    return entry.action
+
+
+def ending(values: Any) -> str:
+    """How an incident ended, in words; from an incident or from the detail of its entry in the log."""
+    get = values.get if isinstance(values, dict) else lambda name: getattr(values, name)
+    words = str(get("resolution")).replace("_", " ")
+    until = get("until_cycle") if get("until_cycle") is not None else get("until")
+    end = "" if until is None else f" until {f'cycle {until}' if isinstance(until, int) else _utc(until)}"
+    return f"{words}{end}, as of cycle {get('resolved_cycle')}"
+
+
+def escaped_markdown(text: str) -> str:
+    """One line of text that Markdown shows as it is: it makes no link, image, HTML, emphasis, table or heading."""
+    line = _line(text)
+    line = re.sub(r"[\\`*\[\]<>|#~&$^{}]|(?<!\w)_|_(?!\w)", lambda match: f"\\{match[0]}", line)
+    # Many renderers make links of bare addresses.
+    line = re.sub(r"(?i)://|\bwww\.", lambda match: match[0].replace("/", "\\/").replace(".", "\\."), line)
+    return re.sub(r"^(\d*)([-+.)=])(?=\s|$)", r"\1\\\2", line)
+
+
+def _shown(value: Any) -> Any:
+    return "-" if value is None else value
+
+
+def _shown_in_markdown(value: Any) -> str:
+    return "-" if value is None else escaped_markdown(str(value))
+
+
+def _line(text: object) -> str:
+    return visible(" ".join(str(text).split()))
+
+
+def _number(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.4g}"
+
+
+def _utc(moment: datetime | str) -> str:
+    if isinstance(moment, str):
+        try:
+            return _utc(datetime.fromisoformat(moment))
+        except ValueError:
+            return moment
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _logged(entry: AuditEntry) -> dict[str, str]:
+    findings = entry.detail.get("findings")
+    return {str(name): str(value) for name, value in findings.items()} if isinstance(findings, dict) else {}
+
+
+def _evidence(store: Store, run_id: str, pin: PinnedFinding, logged: str | None) -> Evidence:
+    again = store.findings.get(pin.finding_id)
+    newest = store.findings.read(run_id, key=pin.key, newest=1)
+    return Evidence(
+        pin=pin,
+        intact=logged == evidence_hash(pin.finding),
+        again=None if again is None else again.finding,
+        latest=newest[0] if newest else None,
+    )
+
+
+def _charges(pins: Sequence[PinnedFinding]) -> list[Charge]:
+    first = [pin.finding.causes[0] for pin in pins if pin.finding.causes]
+    counts = Counter(cause.name for cause in first)
+    return [
+        Charge(name, count, tuple(sorted({cause.slice for cause in first if cause.name == name})))
+        for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+
+
+def _changes(store: Store, run_id: str, good: int | None, opened: int) -> list[str]:
+    records = [each for each in store.cycles.read(run_id) if (good or 0) <= each.cycle <= opened]
+    told = []
+    for before, after in itertools.pairwise(records):
+        if before.reward_version != after.reward_version:
+            told.append(
+                f"cycle {after.cycle}: reward {_short(before.reward_version)} -> {_short(after.reward_version)}"
+            )
+    served = list(dict.fromkeys(each.checkpoint_id for each in records))
+    if len(served) > 1:
+        told.append(f"checkpoints in service: {served[0]} -> {served[-1]} ({len(served) - 1} promotions)")
+    baseline = [each for each in store.baselines.read(run_id) if (good or 0) < each.from_cycle <= opened]
+    told += [f"cycle {each.from_cycle}: baseline moved by {each.actor}: {each.reason}" for each in baseline]
+    return told
+
+
+def _short(version: str | None) -> str:
+    return "unknown" if version is None else version[:12]

@@ -1,0 +1,1 @@
+"""Documents that are filled in by Jinja."""
