@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import duckdb
 import numpy as np
@@ -164,6 +165,12 @@ class Logged:
     def cycle(self) -> Ints:
         """Cycle of each row; -1 outside a loop."""
         return np.asarray(pc.fill_null(self.table["cycle"], -1).to_numpy(), dtype=np.int64)
+
+    @cached_property
+    def versions(self) -> tuple[tuple[str, ...], Ints]:
+        """The reward versions that rows were scored by, and the number of each row's; -1 where it was not."""
+        encoded = self.table["reward_version"].combine_chunks().dictionary_encode()
+        return tuple(encoded.dictionary.to_pylist()), np.asarray(pc.fill_null(encoded.indices, -1), dtype=np.int64)
 
     def of_rows(self, chosen: Mask) -> Logged:
         """The same of some rows."""

@@ -15,6 +15,7 @@ there, and not where many steps lead: the policy moves, and does things that the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,7 +37,9 @@ ANY = "any"
 """The behaviour that every row shows."""
 PARTNERS = 8
 """Rows of the same context that each row is compared with for ranking flips: all of them in a context of up to 9."""
-PRESSURE_ROWS = 200_000
+FLIP_PAIRS = 2_000_000
+"""As many pairs of one context are enough: with more rows each is compared with fewer, which were drawn before."""
+PRESSURE_ROWS = 100_000
 """More rows than this, and pressures are taken on the rows of every n-th user only."""
 EXAMPLES = 5
 
@@ -247,36 +250,39 @@ def compare(
 ) -> Replay:
     """`replay` of rows that were read already."""
     specs = {**(known or {}), version(old): old, version(new): new}
-    before, after = pay(logged, old, specs), pay(logged, new, specs)
-    both = np.isfinite(before.reward) & np.isfinite(after.reward)
-    shown = {each.name: each.shows(logged.rows) for each in BEHAVIOURS}
-    groups = _Groups(logged, shown)
-    cycles = tuple(None if cycle < 0 else int(cycle) for cycle in np.unique(logged.cycle))
-    moved = after.advantage - before.advantage
-    size = float(np.sqrt((before.advantage**2).mean())) if len(logged) else 0.0
     rows, chosen = _pressure_rows(logged)
-    matrix = _matrix(rows, {"old": before.advantage[chosen], "new": after.advantage[chosen]},
-                     before.decided[chosen] & after.decided[chosen]) if pressures else ()  # fmt: skip
-    return Replay(
-        old=version(old),
-        new=version(new),
-        cycles=cycles,
-        num_rows=len(logged),
-        compared=int(both.sum()),
-        coverage=after.coverage,
-        old_coverage=before.coverage,
-        changes=_changes(groups, before, after, both),
-        terms=_term_changes(groups, before, after, both),
-        flips=flips(logged, before.reward, after.reward),
-        inclusion=_moves(before, after),
-        distance=float(np.sqrt((moved**2).mean())) / size if size else 0.0,
-        gainers=_movers(logged, shown, before, after, moved),
-        losers=_movers(logged, shown, before, after, -moved),
-        flagged=_flagged(logged, before, after, flagged) if flagged else None,
-        pressures=matrix,
-        pressure_rows=int(chosen.sum()) if pressures else 0,
-        spec_changes=spec_changes(old, new),
-    )
+    # Two at a time: nearly all of it is NumPy and Arrow on long columns, which let other threads run meanwhile.
+    with ThreadPoolExecutor(2) as pool:
+        before, after = pool.map(lambda spec: pay(logged, spec, specs), (old, new))
+        signals = {"old": before.advantage[chosen], "new": after.advantage[chosen]}
+        decided = before.decided[chosen] & after.decided[chosen]
+        matrix = pool.submit(_matrix, rows, signals, decided) if pressures else None
+        flipped = pool.submit(flips, logged, before.reward, after.reward)
+        both = np.isfinite(before.reward) & np.isfinite(after.reward)
+        shown = {each.name: each.shows(logged.rows) for each in BEHAVIOURS}
+        groups = _Groups(logged, shown)
+        moved = after.advantage - before.advantage
+        size = float(np.sqrt((before.advantage**2).mean())) if len(logged) else 0.0
+        return Replay(
+            old=version(old),
+            new=version(new),
+            cycles=tuple(None if cycle < 0 else int(cycle) for cycle in np.unique(logged.cycle)),
+            num_rows=len(logged),
+            compared=int(both.sum()),
+            coverage=after.coverage,
+            old_coverage=before.coverage,
+            changes=_changes(groups, before, after, both),
+            terms=_term_changes(groups, before, after, both),
+            inclusion=_moves(before, after),
+            distance=float(np.sqrt((moved**2).mean())) / size if size else 0.0,
+            gainers=_movers(logged, shown, before, after, moved),
+            losers=_movers(logged, shown, before, after, -moved),
+            flagged=_flagged(logged, before, after, flagged) if flagged else None,
+            flips=flipped.result(),
+            pressures=matrix.result() if matrix is not None else (),
+            pressure_rows=int(chosen.sum()) if pressures else 0,
+            spec_changes=spec_changes(old, new),
+        )
 
 
 # -- what one spec pays --------------------------------------------------------------------------------------------
@@ -347,11 +353,10 @@ def same_term(one: TermSpec, other: TermSpec) -> bool:
 def _scores(logged: Logged, term: TermSpec, specs: Mapping[str, RewardSpec]) -> tuple[TermScores, Mask]:
     """Value and status of every row, and which rows kept their stored ones."""
     table = logged.table
-    versions = table["reward_version"].combine_chunks().dictionary_encode()
-    code = np.asarray(pc.fill_null(versions.indices, -1), dtype=np.int64)
+    versions, code = logged.versions
     stored = np.zeros(len(logged), dtype=np.bool_)
     value, status = np.full(len(logged), np.nan), np.full(len(logged), INVALID, dtype=np.uint8)
-    for index, name in enumerate(versions.dictionary.to_pylist()):
+    for index, name in enumerate(versions):
         spec = specs.get(name)
         twin = None if spec is None else next((each for each in spec.terms if same_term(each, term)), None)
         if twin is None or f"status:{twin.name}" not in table.column_names:
@@ -457,7 +462,8 @@ def flips(logged: Logged, old: Floats, new: Floats) -> Flips | None:
     """How the order of rows of one context changes.
 
     Each row is compared with up to `PARTNERS` others of its group, or of its context where the log has no groups of
-    several rows: the next ones in a fixed random order, taken round. In a context of up to 9 rows these are all pairs.
+    several rows: the next ones in a fixed random order, taken round. In a context of up to 9 rows these are all pairs,
+    unless there are so many rows that `FLIP_PAIRS` would be passed.
     """
     known = np.flatnonzero(np.isfinite(old) & np.isfinite(new))
     place, word = _peers(logged)
@@ -472,7 +478,7 @@ def flips(logged: Logged, old: Floats, new: Floats) -> Flips | None:
     start, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
     position = np.arange(len(order)) - start
     counts = np.zeros(5)  # flipped, tied, parted, agreeing, tied in both
-    for shift in range(1, PARTNERS + 1):
+    for shift in range(1, max(1, min(PARTNERS, FLIP_PAIRS // max(len(order), 1))) + 1):
         paired = size > shift
         partner = order[(start + (position + shift) % np.maximum(size, 1))[paired]]
         row = order[paired]
