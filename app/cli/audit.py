@@ -10,6 +10,7 @@ import typer
 
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.cli.specs import chosen_cycles, known_specs, spec_of, why_none
+from palomar.app.probing import FOLDER
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
@@ -24,8 +25,6 @@ from palomar.reward.static_audit import StaticAudit, static_audit
 
 FLAGGED = 1
 NOTHING_TO_SHOW = 3
-KEPT_PROBES = "probes"
-"""Folder of a home with the probes that were made of its incidents."""
 _WORDS = {"flagged": "flags", "undecided": "undecided", "small": "notes"}
 
 
@@ -95,7 +94,7 @@ def _played(spec: RewardSpec, observatory: Observatory, requests: int, seed: int
     from palomar.reward.probes.judgement import judge
     from palomar.reward.probes.rollout import roll_out
 
-    mine = read_probes(observatory.home / KEPT_PROBES)
+    mine = read_probes(observatory.home / FOLDER)
     notes.print(f"playing {len(PROBES) + len(mine)} probes on {requests:,} requests ...")
     return judge(roll_out([*PROBES.values(), *mine], requests=requests, seed=seed), spec)
 
