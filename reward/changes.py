@@ -124,6 +124,11 @@ def described(proposal: Proposal, before: Sequence[PressureRow]) -> dict[str, An
         "targets": [dict(vars(target)) for target in proposal.turned],
         "unturned": [str(target) for target in proposal.unturned],
         "lost": [f"{statistic} in {slice_}" for statistic, slice_ in proposal.lost],
+        "reversed": [
+            f"{statistic} in {slice_}"
+            for statistic, slice_ in proposal.lost
+            if _opposite(old.get((statistic, slice_)), new.get((statistic, slice_)))
+        ],
         "distance": proposal.distance,
         "relative_change": proposal.relative_change,
         "honest_hurt": proposal.honest_hurt,
@@ -152,6 +157,12 @@ def _pushed_less(proposal: Proposal) -> list[dict[str, Any]]:
     return [
         {"behaviour": each.behaviour, "n": each.n, "before": each.old_pushed, "after": each.new_pushed} for each in rows
     ]
+
+
+def _opposite(old: PressureRow | None, new: PressureRow | None) -> bool:
+    """Whether a pressure goes the other way, be it surely or not."""
+    values = [0.0 if row is None or row.value is None else row.value for row in (old, new)]
+    return values[0] * values[1] < 0
 
 
 def _interval(row: PressureRow | None) -> dict[str, float | None] | None:

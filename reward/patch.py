@@ -49,6 +49,9 @@ WATCHED = (
 )  # fmt: skip
 """Statistics among which targets are looked for and pressures protected; others (tokens, calls) follow from them."""
 
+_EXPLAINED = 2
+"""Targets up to which every change that is refused says why; with more, weights alone do: it takes many programmes."""
+
 SURE = 3.0
 """Standard errors from which on a sign counts as seen, over some 70 cells that are looked at."""
 
@@ -458,7 +461,7 @@ class _Bench:
                 names=names,
                 box=box,
                 scale=np.abs(reference),
-                explain=change.kind == "weights",
+                explain=change.kind == "weights" or len(self.targets) <= _EXPLAINED,
             )
             if answer.weights is None:
                 refused.append(Refused(change.title, target, answer.conflict))

@@ -3,9 +3,9 @@
 Each cycle, after its check (`ResponseConfig.mode`):
 
 1. *Hacks* are findings that block as a reward hack (or block without a reading: a divergence, a signature). They block
-   the cycle's candidate while the reward in force still pushes them, by its pressure on the last cycles' rows: a
-   candidate that a patched reward trains is the cure, and goes on from a champion that drifted before. What the bench
-   does not measure blocks too, but for `AHEAD` cycles after a change, which the cure is given.
+   the cycle's candidate while the reward in force still pushes them, by its pressure on the last cycles' rows. For
+   `AHEAD` cycles after a change only those block that began after it: a candidate that a patched reward trains is the
+   cure, and goes on from a champion that drifted before; to hold it back keeps users with that champion.
 2. *What to patch*: cells in which reward and outcome surely push apart (3 standard errors each, over some 70 cells;
    `palomar.reward.patch.opposed`), where the check blocks or forewarns as well: its forewarnings hold a false discovery
    rate of 5 %. Further the hacks, and what an earlier patch turned round and the reward surely pushes again: users had
@@ -182,12 +182,10 @@ def blocking(now: Situation, rows: Logged) -> list[Finding]:
         return []
     cells = {each.key: target for each in found for target in changes.aim([each]).targets}
     pushed = pushing(rows, stored_spec(now.reward), [target.cell for target in cells.values()], now.specs)
-    recent = any(each.from_cycle > now.cycle - AHEAD for each in now.history)
-    return [
-        each
-        for each in found
-        if (pushed[cells[each.key].cell] == -cells[each.key].want if each.key in cells else not recent)
-    ]
+    changed = max((each.from_cycle for each in now.history), default=None)
+    if changed is not None and changed > now.cycle - AHEAD:
+        found = [each for each in found if each.key in cells and each.since is not None and each.since > changed]
+    return [each for each in found if each.key not in cells or pushed[cells[each.key].cell] == -cells[each.key].want]
 
 
 def codes(hacks: Sequence[Finding]) -> tuple[str, ...]:
@@ -290,8 +288,8 @@ def outside(now: Situation, proposal: RewardProposal) -> str | None:
         return f"it changes the advantages by {100 * distance:.0f} % of their size"
     if hurt is None or hurt > config.most_hurt:  # type: ignore[operator]
         return "it is not known whom it hurts" if hurt is None else f"it hurts {100 * hurt:.0f} % of the honest"  # type: ignore[operator]
-    if detail["lost"]:
-        return f"it loses {', '.join(detail['lost'])}"  # type: ignore[arg-type]
+    if detail["reversed"]:
+        return f"it reverses {', '.join(detail['reversed'])}"  # type: ignore[arg-type]
     if config.terms is not None:
         touched = sorted(touches(stored_spec(now.reward), parse_spec(proposal.text)) - set(config.terms))
         if touched:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from palomar.app import patching
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.cli.specs import SHOWN_HASH, Cycles, chosen_cycles, known_specs, spec_of, version_of, why_none
 from palomar.app.service import Observatory
@@ -122,11 +123,12 @@ def _percent(share: float | None) -> str:
 
 @versions.command("log")
 def log(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) -> None:
-    """List the stored versions, newest first, and since which cycle the run uses each. Exits with 3 without any."""
+    """List the stored versions, newest first, and how the run changed its reward. Exits with 3 without any."""
     observatory = Observatory(home or DEFAULT_HOME, store_url)
     stored = observatory.store.rewards.read() if observatory.has_store else []
     run = observatory.run()
     scheduled = observatory.store.rewards.scheduled(run.run_id) if run is not None else []
+    changes = observatory.store.rewards.changes(run.run_id) if run is not None else []
     since: dict[str, list[int]] = {}
     for each in scheduled:
         since.setdefault(each.version, []).append(each.from_cycle)
@@ -135,6 +137,7 @@ def log(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) ->
             {
                 "run": None if run is None else run.run_id,
                 "versions": [{**asdict(each), "from_cycles": since.get(each.version, [])} for each in reversed(stored)],
+                "changes": [asdict(each) for each in changes],
             }
         )
     elif stored:
@@ -145,6 +148,15 @@ def log(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) ->
             for each in reversed(stored)
         ]  # fmt: skip
         print_table(table(("version", "name", "written", "parent", "from cycle", "by", "because"), body))
+        if changes:
+            rows = [
+                (each.from_cycle, each.action, None if each.instead_of is None else each.instead_of[:SHOWN_HASH],
+                 each.version[:SHOWN_HASH], None if each.proposal_id is None else each.proposal_id[:SHOWN_HASH],
+                 visible(each.actor), visible(each.reason))
+                for each in reversed(changes)
+            ]  # fmt: skip
+            people.print()
+            print_table(table(("from cycle", "what", "from", "to", "proposal", "by", "because"), rows, "changes"))
     else:
         people.print(f"no reward version in {observatory.home}")
     if not stored:
@@ -180,7 +192,8 @@ def diff(
 @versions.command("revert")
 def revert(
     to: Annotated[str, typer.Argument(help="A stored version (or the start of its hash).")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the output only, see docs/reward-bench.md.")] = "",
+    reason: Annotated[str, typer.Option(help="Why; kept with the change.")],
+    actor: Annotated[str | None, typer.Option(help="Who says so; without: the user's name here.")] = None,
     run_id: Annotated[str | None, typer.Option("--run", help="Of this run; without: the newest.")] = None,
     home: Home = None,
     store_url: StoreUrl = None,
@@ -192,26 +205,18 @@ def revert(
     if run is None:
         raise StoreError(f"run {run_id!r}" if run_id else str(observatory.home), "there is no such run")
     record = version_of(observatory.store, to)
-    cycles = observatory.store.cycles.read(run.run_id, newest=1)
-    start = cycles[-1].cycle + 1 if cycles else 0
-    now = observatory.store.rewards.effective(run.run_id, start)
-    changed = now is None or now.version != record.version
-    if changed:
-        observatory.store.rewards.schedule(run.run_id, record.version, from_cycle=start)
+    change = patching.revert(observatory.store, run, record.version, reason=reason, actor=actor or getpass.getuser())
     if as_json:
         print_json(
             {
                 "run": run.run_id,
                 "version": record.version,
-                "from_cycle": start,
-                "instead_of": None if now is None else now.version,
-                "changed": changed,
-                "reason": reason,
-                "actor": getpass.getuser(),
+                "changed": change is not None,
+                "change": None if change is None else asdict(change),
             }
         )
-    elif changed:
-        before = "nothing" if now is None else now.version[:SHOWN_HASH]
-        people.print(f"from cycle {start} on: {record.version[:SHOWN_HASH]} in place of {before}")
+    elif change is None:
+        people.print(f"{record.version[:SHOWN_HASH]} is in force already; nothing was changed")
     else:
-        people.print(f"{record.version[:SHOWN_HASH]} is in use already from cycle {start} on")
+        before = "nothing" if change.instead_of is None else change.instead_of[:SHOWN_HASH]
+        people.print(f"from cycle {change.from_cycle} on: {change.version[:SHOWN_HASH]} in place of {before}")

@@ -147,17 +147,22 @@ def test_stored_versions_are_compared_and_replayed_by_the_start_of_their_hash(ru
 
 def test_reverting_schedules_the_older_version_from_the_next_cycle(run_home: Path) -> None:
     naive, sound = version(bundled("naive")), version(bundled("sound"))
-    found = answer("reward", "revert", naive[:10], "--reason", "worse", "--home", run_home)
-    assert (found["version"], found["from_cycle"], found["instead_of"], found["changed"]) == (naive, 5, sound, True)
+    found = answer("reward", "revert", naive[:10], "--reason", "worse", "--actor", "ann", "--home", run_home)
+    assert (found["version"], found["changed"]) == (naive, True)
+    kept = {name: found["change"][name] for name in ("from_cycle", "instead_of", "action", "reason", "actor")}
+    assert kept == {"from_cycle": 5, "instead_of": sound, "action": "revert", "reason": "worse", "actor": "ann"}
     store = Store.open(None, run_home)
     used = [store.rewards.effective("run", cycle) for cycle in (4, 5, 6)]
     assert [each.version if each else None for each in used] == [sound, naive, naive]
     assert len(store.rewards.read()) == 2  # nothing was written anew
     store.close()
-    assert answer("reward", "revert", naive, "--home", run_home)["changed"] is False
+    assert answer("reward", "revert", naive, "--reason", "again", "--home", run_home)["changed"] is False
+    assert run("reward", "revert", sound, "--home", run_home).exit_code == 2  # for no reason
 
 
 def test_a_version_that_is_not_there_is_an_error(run_home: Path, tmp_path: Path) -> None:
-    assert isinstance(run("reward", "revert", "abcdef", "--home", run_home).exception, StoreError)
-    assert isinstance(run("reward", "revert", "", "--home", run_home).exception, StoreError)
-    assert isinstance(run("reward", "revert", "abcdef", "--home", tmp_path / "none").exception, StoreError)
+    assert isinstance(run("reward", "revert", "abcdef", "--reason", "r", "--home", run_home).exception, StoreError)
+    assert isinstance(run("reward", "revert", "", "--reason", "r", "--home", run_home).exception, StoreError)
+    assert isinstance(
+        run("reward", "revert", "abcdef", "--reason", "r", "--home", tmp_path / "none").exception, StoreError
+    )
