@@ -197,7 +197,7 @@ def sarif(answer: Answer, policy: PolicyText) -> dict[str, Any]:
         {
             "ruleId": check.code,
             "level": "error" if check.result == "fail" else "warning",
-            "message": {"text": f"{decision.candidate}: {check.sentence}"},
+            "message": {"text": visible(f"{decision.candidate}: {check.sentence}")},
             "locations": [_location(uri, policy.line(*check.rule), decision.candidate)],
             "partialFingerprints": {"palomarCheck/v1": content_id(decision.run_id, check.code)},
             "properties": {"part": check.part, "result": check.result, "needed": check.needed},

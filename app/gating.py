@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from palomar.app.experiments import report_of
+from palomar.app.incidents import keep_check
 from palomar.app.service import Observatory
 from palomar.data.errors import StoreError
 from palomar.data.store import Store
 from palomar.data.store.records import Decision, Override, Run, Verdict
 from palomar.detectors.check import Checked, check
 from palomar.detectors.experiment import ExperimentReport, Plan
-from palomar.detectors.runs import keep, storable
+from palomar.detectors.runs import storable
 from palomar.detectors.verdict import verdict
 from palomar.trainer.candidate import candidate_report, others
 from palomar.trainer.gate_evidence import digest, gather
@@ -135,7 +136,7 @@ def wait(observatory: Observatory, question: Question, timeout_s: float, every_s
 
 
 def run_checks(observatory: Observatory, run: Run, candidate: str) -> None:
-    """Checks the cycle that trained the candidate, and the candidate beside its champion, and keeps both."""
+    """Checks the cycle that trained the candidate, and the candidate beside its champion; keeps all that it finds."""
     store = observatory.store
     chosen, compared = others(store, run.run_id, candidate)
     if chosen.cycle is None:
@@ -149,7 +150,7 @@ def run_checks(observatory: Observatory, run: Run, candidate: str) -> None:
     distilled = next((stage.detail for stage in record.stages if stage.stage == "distil"), {}) if record else {}
     said = distilled.get("as_of")
     as_of = datetime.fromisoformat(said) if isinstance(said, str) else None
-    keep(store, run.run_id, check(view), as_of)
+    keep_check(store, run.run_id, check(view), as_of)
     report = candidate_report(view, observatory.home, chosen, compared)
     checked = Checked(chosen.cycle, verdict((report,)), (report,))
     store.findings.write(

@@ -288,12 +288,12 @@ def _check(store: Store, run_id: str, cycle: int | None, candidate: str | None) 
     reports = store.findings.reports(run_id, cycle, candidate=candidate)
     return CheckEvidence(
         verdict=said.verdict,
-        sentence=said.sentence,
+        sentence=_whole(said.sentence),
         findings=tuple(
             Told(
                 id=each.finding_id,
-                code=_code(each.finding),
-                sentence=each.finding.sentence,
+                code=_whole(_code(each.finding)),
+                sentence=_whole(each.finding.sentence),
                 blocks=each.finding.severity == "blocks",
                 fault=each.finding.reading == "measurement_fault",
             )
@@ -304,14 +304,25 @@ def _check(store: Store, run_id: str, cycle: int | None, candidate: str | None) 
     )
 
 
+def _whole(text: str) -> str:
+    """Text that any JSON can hold: what a broken tool logged may have half a character (a lone surrogate)."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _code(finding: Finding) -> str:
     about = finding.statistic or finding.detector
     where = "" if finding.slice == "all" else f":{finding.slice}"
     return f"{finding.reading or finding.detector}:{about}{where}"
 
 
-def _incidents(store: Store, run_id: str) -> tuple[Told, ...] | None:
-    return ()
+def _incidents(store: Store, run_id: str) -> tuple[Told, ...]:
+    """Those that block and that nobody has done anything about yet: a mitigated one is watched, and blocks no cure."""
+    found = store.incidents.read(run_id, states=("open", "acknowledged"))
+    return tuple(
+        Told(id=f"incident:{each.number}", code=f"incident:{each.number}", sentence=_whole(each.title), blocks=True)
+        for each in found
+        if each.blocks
+    )
 
 
 # -- the checkpoint ------------------------------------------------------------------------------------------------

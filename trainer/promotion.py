@@ -571,7 +571,7 @@ def _checked(evidence: Evidence, policy: Policy) -> list[Check]:
                 result=result,
                 sentence=said,
                 rule=("incidents",),
-                needed=f"resolve {', '.join(told.id for told in open_)}" if open_ else "",
+                needed=f"an end of {', '.join(told.id for told in open_)}, or an action on it" if open_ else "",
                 evidence=tuple(told.id for told in open_ or ()),
             )
         )

@@ -30,10 +30,10 @@ StoreUrl = Annotated[
     typer.Option("--store", envvar="PALOMAR_STORE", help="Database URL; without: SQLite in the home."),
 ]
 
-people = Console(highlight=False, markup=False)
+people = Console(highlight=False, markup=False, emoji=False)
 """Standard output. Markup is off: what we print may hold text that an agent wrote."""
 
-notes = Console(stderr=True, highlight=False, markup=False)
+notes = Console(stderr=True, highlight=False, markup=False, emoji=False)
 """Standard error: progress and remarks, so that standard output stays parseable."""
 
 
@@ -62,7 +62,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
 def print_table(grid: Table) -> None:
     """Prints a table at its full width: a narrow terminal wraps its lines, but no number is cut."""
     natural = Measurement.get(people, people.options.update(width=10_000), grid).maximum
-    Console(width=max(people.width, natural), highlight=False, markup=False).print(grid)
+    Console(width=max(people.width, natural), highlight=False, markup=False, emoji=False).print(grid)
 
 
 def cell(value: Any) -> str:
