@@ -17,6 +17,7 @@ from palomar.data.lake import Lake
 from palomar.data.observations import FACTS
 from palomar.detectors import cube, pressure
 from palomar.detectors.pressure import measured_statistics
+from palomar.reward import replay as module
 from palomar.reward.behaviours import BANDS, MEASURED, SLICES, Logged, measured, within
 from palomar.reward.charges import SAMPLE_COLUMNS, reward_signals
 from palomar.reward.replay import Change, Inclusion, batch_advantage, compare, flips, pay, replay, spec_changes
@@ -170,6 +171,35 @@ def test_flips_of_a_large_context_come_close_to_kendalls_tau(facts: Callable[...
     assert found is not None
     assert found.pairs == 24_000
     assert found.tau == pytest.approx(stats.kendalltau(old, new).statistic, abs=0.02)
+
+
+def test_of_very_many_rows_fewer_pairs_are_compared_and_say_the_same(
+    facts: Callable[..., pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    logged = Logged.of(score(facts(*[{} for _ in range(3000)]), parse_spec(OLD)))
+    old = rng.normal(size=3000)
+    new = old + rng.normal(size=3000)
+    for allowed, pairs in ((10_000, 9_000), (100, 3_000)):
+        monkeypatch.setattr(module, "FLIP_PAIRS", allowed)
+        found = flips(logged, old, new)
+        assert found is not None
+        assert found.pairs == pairs
+        assert found.tau == pytest.approx(stats.kendalltau(old, new).statistic, abs=0.04)
+
+
+def test_of_very_many_rows_pressures_rest_on_whole_users(
+    facts: Callable[..., pa.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(6)
+    rows = [dict(rng.choice(ROWS)) | {"user_id": f"u{n % 50}"} for n in range(1000)]  # type: ignore[arg-type]
+    logged = Logged.of(score(facts(*rows), parse_spec(OLD)))
+    every = compare(logged, parse_spec(OLD), parse_spec(NEW))
+    monkeypatch.setattr(module, "PRESSURE_ROWS", 400)
+    some = compare(logged, parse_spec(OLD), parse_spec(NEW))
+    assert (every.pressure_rows, some.pressure_rows) == (1000, 340)  # users 0, 3, 6, ... of 50, 20 rows each
+    assert some.changes == every.changes  # all the rest is of all rows
+    assert some.pressures != every.pressures
 
 
 def test_flips_stay_within_groups_where_the_log_has_them(facts: Callable[..., pa.Table]) -> None:

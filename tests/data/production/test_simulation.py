@@ -74,6 +74,16 @@ def test_what_is_said_to_one_user_does_not_shift_another(production, served):
     assert others(changed) == others(served)
 
 
+def test_some_requests_of_a_cycle_are_served_as_if_all_were(production):
+    asking = Parrot("<ask> q:meaning <end>")
+    whole, some = production.serve(asking, 2, 30, seed=4), production.serve(asking, 2, 30, seed=4, only=[21, 3, 7])
+    wanted = [f"-{index:05d}" for index in (3, 7, 21)]
+    assert some.interactions == [each for each in whole.interactions if each.conversation_id[-6:] in wanted]
+    assert some.feedback == [each for each in whole.feedback if each[0].rsplit("-t", 1)[0][-6:] in wanted]
+    assert {each.conversation_id[-6:] for each in some.interactions} == set(wanted)
+    assert production.serve(asking, 2, 30, seed=4, only=[]).interactions == []
+
+
 def test_records_go_through_the_lakes_schema_unchanged(served):
     assert from_arrow(to_arrow(served.interactions, Interaction), Interaction) == served.interactions
     assert len({item.interaction_id for item in served.interactions}) == len(served.interactions)
