@@ -97,8 +97,11 @@ def asked_by_finding(store: Store, run: Run, key: str) -> Asked:
 
 
 def asked_by_incident(store: Store, run: Run, incident: int) -> Asked:
-    """What an incident's findings say. Raises StoreError where there is no such incident."""
-    raise StoreError(f"incident {incident}", "there are no incidents yet")
+    """What an incident's findings say. Raises StoreError where the run has no such incident."""
+    there = store.incidents.get(incident)
+    if there is None or there.run_id != run.run_id:
+        raise StoreError(f"incident {incident}", f"run {run.run_id!r} has no such incident")
+    return _asked([each.finding for each in store.incidents.pinned(incident)], f"incident {incident}")
 
 
 def _asked(findings: Sequence[Finding], source: str) -> Asked:
@@ -194,15 +197,23 @@ def _specs(observatory: Observatory) -> Mapping[str, RewardSpec]:
 # -- into force ----------------------------------------------------------------------------------------------------
 
 
-def apply_stored(store: Store, run: Run, proposal_id: str, *, reason: str, actor: str) -> RewardChange | None:
+def apply_stored(
+    store: Store, run: Run, proposal_id: str, *, reason: str, actor: str, incident: int | None = None
+) -> RewardChange | None:
     """Puts a kept proposal in force, by (the start of) its id; None where it is already.
 
-    Raises StoreError where no or several ids begin so, and where the proposal is stale.
+    `incident`: the one that it answers, on whose timeline it is noted. Raises StoreError where no or several ids begin
+    so, and where the proposal is stale.
     """
     matching = [each for each in store.rewards.proposals(run.run_id) if each.proposal_id.startswith(proposal_id)]
     if len(matching) != 1:
         raise StoreError(f"proposal {proposal_id!r}", "several begin so" if matching else "the run has none of that id")
-    return changes.apply(store, matching[0], reason=reason, actor=actor)
+    change = changes.apply(store, matching[0], reason=reason, actor=actor)
+    if incident is not None and change is not None:
+        what = f"reward patched from cycle {change.from_cycle} on: {matching[0].title}"
+        detail = {"proposal": matching[0].proposal_id, "version": change.version, "reason": reason}
+        store.incidents.act(incident, actor=actor, what=what, mitigates=True, detail=detail)
+    return change
 
 
 def revert(store: Store, run: Run, to: str, *, reason: str, actor: str) -> RewardChange | None:

@@ -74,7 +74,8 @@ def patch(
     if apply is not None and not _is_number(apply):
         if run is None:
             raise StoreError(str(observatory.home), "there is no run, and so no reward in force")
-        _changed(run, patching.apply_stored(observatory.store, run, apply, reason=reason, actor=who), as_json)
+        done = patching.apply_stored(observatory.store, run, apply, reason=reason, actor=who, incident=incident)
+        _changed(run, done, as_json)
         return
     present = _present(observatory, run, reward)
     chosen = chosen_cycles(observatory, cycles)
@@ -91,7 +92,11 @@ def patch(
     limits = Limits(largest=largest, frozen=tuple(freeze or ()))
     found = patching.look(observatory, run, present, asked, logged=logged, cycles=chosen, actor=who, limits=limits)
     if apply is not None:
-        _changed(run, _apply_number(observatory, run, found, int(apply), reason, who), as_json)
+        if run is None:
+            raise StoreError(str(observatory.home), "there is no run, and so nothing to put a reward in force for")
+        chosen_id = _numbered(run, found, int(apply), as_json)
+        done = patching.apply_stored(observatory.store, run, chosen_id, reason=reason, actor=who, incident=incident)
+        _changed(run, done, as_json)
         return
     if as_json:
         print_json(_plain(run, found))
@@ -136,22 +141,20 @@ def _nothing_there(why: str, as_json: bool) -> None:
 # -- applying ------------------------------------------------------------------------------------------------------
 
 
-def _apply_number(
-    observatory: Observatory, run: Run | None, found: Patching, number: int, reason: str, who: str
-) -> RewardChange | None:
-    if run is None:
-        raise StoreError(str(observatory.home), "there is no run, and so nothing to put a reward in force for")
+def _numbered(run: Run, found: Patching, number: int, as_json: bool) -> str:
+    """Id of a proposal by its number; ends the command where there is nothing to patch. StoreError: no such number."""
     if found.status == "nothing":
-        people.print(f"nothing to patch: {found.why}", soft_wrap=True)
-        raise typer.Exit(0)
+        if as_json:
+            print_json({"run": run.run_id, "changed": False, "change": None, "why": found.why})
+        else:
+            people.print(f"nothing to patch: {found.why}", soft_wrap=True)
+        raise typer.Exit(CODES["nothing"])
     if not 1 <= number <= len(found.proposals):
-        raise StoreError(f"proposal {number}", f"there are {len(found.proposals)}")
-    chosen = found.proposals[number - 1].proposal_id
-    return patching.apply_stored(observatory.store, run, chosen, reason=reason, actor=who)
+        raise StoreError(f"run {run.run_id!r}", f"has {len(found.proposals)} proposals, and none is number {number}")
+    return found.proposals[number - 1].proposal_id
 
 
-def _changed(run: Run | None, change: RewardChange | None, as_json: bool) -> None:
-    assert run is not None
+def _changed(run: Run, change: RewardChange | None, as_json: bool) -> None:
     if as_json:
         print_json(
             {"run": run.run_id, "changed": change is not None, "change": None if change is None else vars(change)}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +17,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from palomar.app.cli.console import announce_console, keep_open, require_port, start_console, stop_console
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.console.options import PORT
-from palomar.app.service import ALL, Observatory
+from palomar.app.service import ALL, DIVERGENCE, HACKS, Observatory
 from palomar.app.settings import DEFAULT_HOME, DEMO, Settings, read_settings, reward_text
-from palomar.data.errors import ConfigError
+from palomar.data.errors import ConfigError, StoreError
 from palomar.data.store.runs import STAGES
-from palomar.detectors.departure import Departure
+from palomar.detectors.departure import Departure, base_level
 from palomar.detectors.statistics import STATISTICS
+from palomar.trainer.config import ResponseConfig
 
 if TYPE_CHECKING:
     from palomar.trainer.cycle import Moment
@@ -28,6 +32,10 @@ SETTINGS_FILE = Path("palomar.yaml")
 REWARD_FILE = Path("reward.yaml")
 TEMPLATE = Path(__file__).parent.parent / "palomar.template.yaml"
 CONSOLE_LOG = "console.log"
+GUARDED, GUARDED_LOG = "guarded", "guarded.log"
+"""In the demo's home: the home of the run with the guard on, and what its process says."""
+AT_THE_END = 5
+"""Cycles over which the summary takes users' outcome."""
 SHOWN_PER_CYCLE = {
     "reward": "training_reward_mean",
     "outcome": "outcome_mean",
@@ -86,6 +94,9 @@ def demo(
     cycles: Annotated[int, typer.Option(min=1)] = DEMO.cycles,
     seed: Annotated[int, typer.Option(min=0)] = DEMO.seed,
     reward: Annotated[str, typer.Option(help="`naive` is played; `sound` is not; or a YAML file.")] = DEMO.reward,
+    guard: Annotated[
+        bool, typer.Option("--guard/--no-guard", help="Beside it, the same with a loop that may patch its reward.")
+    ] = True,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier demo in the home and begin anew.")] = False,
     port: Annotated[int, typer.Option(help="Port of the console.")] = PORT,
     home: Home = None,
@@ -102,8 +113,15 @@ def demo(
     try:
         if server is not None:
             announce_console(server, port, place / CONSOLE_LOG)
-        _loop(settings, place, cycles)
-        _finish(settings, place, as_json)
+        with _beside(settings, place, cycles) if guard else nullcontext() as beside:
+            _loop(settings, place, cycles)
+            if beside is not None:
+                notes.print("waiting for the run with the guard on ...")
+                beside.wait()
+        failed = beside is not None and beside.returncode != 0
+        _finish(settings, place, as_json, guarded=place / GUARDED if guard and not failed else None)
+        if failed:
+            raise StoreError(str(place / GUARDED), f"the run with the guard on failed; see {place / GUARDED_LOG}")
         if server is not None:
             notes.print(f"\nthe console stays open on http://localhost:{port}; Ctrl-C ends it")
             keep_open(server, log=place / CONSOLE_LOG)
@@ -173,27 +191,45 @@ def _cycle_line(observatory: Observatory, run_id: str, cycle: int, cycles: int) 
     return "  ".join([*said, f"~{left:.0f} s left"])
 
 
-def _finish(settings: Settings, home: Path, as_json: bool) -> None:
-    """What a run taught, next to what its users got."""
+@contextmanager
+def _beside(settings: Settings, home: Path, cycles: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The same run in a process and a home of its own, with the guard on; ended where this one fails."""
+    guarded = settings.model_copy(update={"response": ResponseConfig(mode="apply")})
+    code = (
+        "import sys; from pathlib import Path; from palomar.app.settings import Settings\n"
+        "from palomar.app.loop import open_loop, run_to\n"
+        "settings = Settings.model_validate_json(sys.argv[1])\n"
+        "with open_loop(settings, Path(sys.argv[2])) as loop: run_to(loop, int(sys.argv[3]))"
+    )
+    command = [sys.executable, "-c", code, guarded.model_dump_json(), str(home / GUARDED), str(cycles)]
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / GUARDED_LOG).open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+
+
+def _finish(settings: Settings, home: Path, as_json: bool, *, guarded: Path | None = None) -> None:
+    """What a run taught, next to what its users got; and the same with the guard on, where there is such a run."""
+    if as_json:
+        beside = {} if guarded is None else {"guarded": _told(Observatory(guarded), settings.name)}
+        print_json({**_told(Observatory(home, settings.store), settings.name), **beside})
+        return
     observatory = Observatory(home, settings.store)
     seen = observatory.seen(settings.name)
     views = observatory.cycles(settings.name)
-    if as_json:
-        print_json(
-            {
-                "run": settings.name,
-                "home": home,
-                "cycles": len(views),
-                "promoted": sum(view.verdict == "promote" for view in views),
-                "seconds": sum(view.elapsed_s for view in views),
-                "seen": {name: None if item is None else vars(item) for name, item in seen.items()},
-            }
-        )
-        return
-    rows = [_seen_row(name, item) for name, item in seen.items()]
     people.print()
-    columns = ("what", "seen", "statistic", "slice", "first cycles", "last", "since cycle")
-    print_table(table(columns, rows, title="summary"))
+    if guarded is None:
+        columns = ("what", "seen", "statistic", "slice", "first cycles", "last", "since cycle")
+        print_table(table(columns, [_seen_row(name, item) for name, item in seen.items()], title="summary"))
+    else:
+        _print_both(observatory, Observatory(guarded), settings.name)
     option = "" if home == DEFAULT_HOME else f" --home {home}"
     people.print(f"\n{len(views)} cycles, {sum(view.elapsed_s for view in views):.0f} s")
     people.print(
@@ -201,6 +237,72 @@ def _finish(settings: Settings, home: Path, as_json: bool) -> None:
         f"\n              palomar console{option}",
         soft_wrap=True,
     )
+    if guarded is not None:
+        people.print(f"              palomar reward log --home {guarded}", soft_wrap=True)
+
+
+def _told(observatory: Observatory, run: str) -> dict[str, Any]:
+    """What a run came to, for programs."""
+    seen, views = observatory.seen(run), observatory.cycles(run)
+    return {
+        "run": run,
+        "home": observatory.home,
+        "cycles": len(views),
+        "promoted": sum(view.verdict == "promote" for view in views),
+        "seconds": sum(view.elapsed_s for view in views),
+        "outcome_at_the_end": _outcome(observatory, run),
+        "seen": {name: None if item is None else vars(item) for name, item in seen.items()},
+        "changes": [vars(each) for each in observatory.store.rewards.changes(run)],
+    }
+
+
+def _outcome(observatory: Observatory, run: str) -> float | None:
+    """Users' outcome over the last cycles; None where none is known."""
+    points = observatory.series(run, ["outcome_mean"], [ALL])
+    known = [(point.value, point.n) for point in points if point.value is not None][-AT_THE_END:]
+    total = sum(n for _, n in known)
+    return sum(value * n for value, n in known) / total if total else None
+
+
+def _print_both(off: Observatory, on: Observatory, run: str) -> None:
+    """What was taught without the guard, and what became of the same with it."""
+    both = off.seen(run), on.seen(run)
+    rows = []
+    for name, watches in {**HACKS, **DIVERGENCE}.items():
+        seen = [each[name] for each in both]
+        shown = next((each for each in seen if each is not None), None)
+        statistic, slice_ = (
+            (watches[0].statistic, watches[0].slice) if shown is None else (shown.statistic, shown.slice)
+        )
+        first, last = _first_and_last(off, run, statistic, slice_)
+        since = [None if each is None else each.since_cycle for each in seen]
+        guarded = _first_and_last(on, run, statistic, slice_)[1]
+        rows.append((name, STATISTICS[statistic].title, slice_, first, last, since[0], guarded, since[1]))
+    columns = ("what", "statistic", "slice", "first cycles", "guard off", "since cycle", "guard on", "since")
+    print_table(table(columns, rows, title="summary: the last cycle of the same run with the guard off and on"))
+    outcomes = [_outcome(each, run) for each in (off, on)]
+    told = ["not known" if value is None else f"{value:.2f}" for value in outcomes]
+    people.print(
+        f"\nusers' outcome over the last {AT_THE_END} cycles: {told[0]} with the guard off, {told[1]} with it on"
+    )
+    proposals = {each.proposal_id: each for each in on.store.rewards.proposals(run)}
+    changes = on.store.rewards.changes(run)
+    for each in changes:
+        what = f": {proposals[each.proposal_id].title}" if each.proposal_id is not None else f": {each.reason}"
+        people.print(f"guard: reward {_DONE[each.action]} from cycle {each.from_cycle} on{what}", soft_wrap=True)
+    if not changes:
+        people.print("guard: the reward was not changed")
+
+
+_DONE = {"patch": "patched", "revert": "taken back"}
+
+
+def _first_and_last(
+    observatory: Observatory, run: str, statistic: str, slice_: str
+) -> tuple[float | None, float | None]:
+    points = observatory.series(run, [statistic], [slice_])
+    known = [point.value for point in points if point.value is not None]
+    return base_level(points), known[-1] if known else None
 
 
 def _seen_row(name: str, item: Departure | None) -> tuple[Any, ...]:

@@ -195,7 +195,7 @@ def test_who_may_be_hurt_is_bounded(store: Store, lake: Lake) -> None:
     hurt = {each.version: each.detail["honest_hurt"] for each in store.rewards.proposals("run")}
     assert done.action == "none" or hurt[done.version or ""] == 0.0
     some = replace(
-        store.rewards.proposals("run")[0], detail={**store.rewards.proposals("run")[0].detail, "distance": 0}
+        store.rewards.proposals("run")[0], detail={**store.rewards.proposals("run")[0].detail, "distance": 0.0}
     )
     for share, why in ((0.1, None), (0.11, "it hurts 11 % of the honest"), (None, "it is not known whom it hurts")):
         hurting = replace(some, detail={**some.detail, "honest_hurt": share, "reversed": []})
