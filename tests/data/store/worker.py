@@ -109,6 +109,17 @@ def append_much(url: str, worker: str, times: str) -> None:
             store.audit_log.append(actor="all", action="a.b", subject="s", reason=str(turn), token=f"all-{turn}")
 
 
+def open_incidents_much(url: str, cycles: str) -> None:
+    """Lets the kept findings of each cycle open incidents, as all workers do."""
+    from palomar.detectors.incidents import open_incidents
+
+    with Store.open(url, Path()) as store:
+        wait_for_go()
+        for _ in range(3):
+            for cycle in range(int(cycles)):
+                open_incidents(store, "demo", cycle)
+
+
 def hold_the_lock(url: str) -> None:
     """Keeps a write transaction on run ``demo`` open until stdin closes."""
     with Store.open(url, Path()) as store:
@@ -121,7 +132,5 @@ def hold_the_lock(url: str) -> None:
 
 
 if __name__ == "__main__":
-    {
-        task.__name__: task
-        for task in (open_only, write_much, promote_much, promote_and_die, append_much, hold_the_lock)
-    }[sys.argv[1]](*sys.argv[2:])
+    TASKS = (open_only, write_much, promote_much, promote_and_die, append_much, open_incidents_much, hold_the_lock)
+    {task.__name__: task for task in TASKS}[sys.argv[1]](*sys.argv[2:])
