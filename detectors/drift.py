@@ -341,6 +341,10 @@ class Finding:
     reference_cycles: int
     smallest_shift: float | None
     """Lasting shift that would be seen within `WITHIN` cycles in every second run."""
+    moved: float | None
+    """Average of the monitored cycles less reference, the newest with weight `WEIGHT`, those before fading alike."""
+    moved_error: float | None
+    """Its standard error, between cycles and within."""
 
 
 def findings(result: Drift) -> list[Finding]:
@@ -370,6 +374,8 @@ def _finding(result: Drift, index: int, out: Flags, blocks: Flags) -> Finding:
         n=int(rows) if np.isfinite(rows) else 0,
         reference_cycles=int(result.cycles_known[index]),
         smallest_shift=None,
+        moved=None,
+        moved_error=None,
     )
     if nothing.reason:
         return nothing
@@ -380,6 +386,7 @@ def _finding(result: Drift, index: int, out: Flags, blocks: Flags) -> Finding:
     # Where the statistic's limit lies on either side, in errors: farther on that of the longer tail.
     bend = float(result.skewness[0, -1, index]) * (threshold**2 - 1) / 6
     later = min(WITHIN, len(out)) - 1
+    filled = 1 - (1 - WEIGHT) ** int(np.isfinite(series.value[result.reference :, index]).sum())
     seen = result.error[:, later, index] / np.array([1, 1 - (1 - WEIGHT) ** (later + 1)])
     return replace(
         nothing,
@@ -394,6 +401,8 @@ def _finding(result: Drift, index: int, out: Flags, blocks: Flags) -> Finding:
         threshold=threshold,
         freedom=float(result.freedom[index]),
         smallest_shift=threshold * float(np.nanmin(seen)) if np.isfinite(seen).any() else None,
+        moved=float(deviation[1]) / filled,
+        moved_error=float(error[1]) / filled,
     )
 
 

@@ -58,6 +58,8 @@ class Statistic:
     real: bool = False
     """For means and ratios: the values are not whole numbers. They are then summed in steps of 2^-20 (a millionth), so
     that sums below 2^33 are exact, and partitions combine to the last digit in any order."""
+    effort: bool = False
+    """How much was done, whatever it was (tokens, time, calls): it moves with every choice that the agent makes."""
 
     def __post_init__(self) -> None:
         if (self.kind == "survival") != (self.horizon is not None):
@@ -209,6 +211,7 @@ register(
         numerator="tool_calls",
         good="neither",
         description="Valid and invalid ones.",
+        effort=True,
     ),
     Statistic(
         name="agent_turns_mean",
@@ -317,6 +320,7 @@ register(
         numerator="tokens_out",
         good="neither",
         description="Tokens the agent wrote over all its turns.",
+        effort=True,
     ),
     Statistic(
         name="tokens_in_mean",
@@ -336,6 +340,7 @@ register(
         real=True,
         good="down",
         description="Time the user waited. A few stuck runs move it; see the quantiles.",
+        effort=True,
     ),
     *(
         Statistic(

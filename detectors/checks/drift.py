@@ -188,7 +188,7 @@ def _in_units(chart: Chart) -> Chart:
         None if edge is None else float(np.expm1(edge))
         for edge in (chart.value, chart.reference, chart.low, chart.high)
     )
-    shift = chart.smallest_shift
+    shift, typical, moved, error = chart.smallest_shift, np.exp(chart.reference), chart.moved, chart.moved_error
     return replace(
         chart,
         value=value,
@@ -196,7 +196,9 @@ def _in_units(chart: Chart) -> Chart:
         low=low,
         high=high,
         effect=None if value is None or reference is None else value - reference,
-        smallest_shift=None if shift is None else float(np.exp(chart.reference) * np.expm1(shift)),
+        smallest_shift=None if shift is None else float(typical * np.expm1(shift)),
+        moved=None if moved is None else float(typical * np.expm1(moved)),
+        moved_error=None if moved is None or error is None else float(typical * np.exp(moved) * error),
     )
 
 

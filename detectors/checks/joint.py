@@ -6,8 +6,10 @@ construction, so what it finds is a change of correlations: the agent asks when 
 It is fitted on two thirds of the users and scored on the rest (no user is on both sides); its held-out AUC is 0.5 where
 there is nothing to tell.
 
-Fires when the AUC of the cycle is above what the reference cycles, each against the others, allow at `RATE`
-(`palomar.detectors.leave_one_out`). The pairs of columns are named by their share of the held-out difference of scores.
+Fires when the AUC of the cycle is above what the reference cycles allow at `RATE` (`palomar.detectors.leave_one_out`).
+Each of these is told from all the others *and from the cycle*, as the cycle is from them: the numbers share rows, and
+only where all share them alike does their scatter tell how far the next one may lie. The pairs of columns are named by
+their share of the held-out difference of scores.
 
 Blind to: changes of a single column (drift has those); what needs three columns to show; columns that are nearly
 constant in the reference (`RARE`) or known in fewer than a tenth of it; reactions and rewards, which ripen after the
@@ -51,9 +53,9 @@ COLUMNS = (
 )
 """What is paired: what was asked, as predicted from the request alone, and what the agent did."""
 MOST_ROWS = 2_000
-"""Of the cycle that is to be told from the others."""
+"""Of the cycle that is to be told."""
 MOST_OF_OTHERS = 500
-"""Of each of the others."""
+"""Of each of those that it is to be told from."""
 FEWEST_ROWS = 100
 """Of a cycle; with fewer the classifier learns nothing."""
 RARE = 0.03
@@ -63,7 +65,7 @@ KNOWN = 0.1
 PAIRS_NAMED = 3
 LEAST_SHARE = 0.05
 """Of the difference, for a pair to be named."""
-_VERSION = "2"
+_VERSION = "3"
 _FEWEST_BOTH = 30  # rows in which both columns are known, below which a pair says nothing
 
 
@@ -100,11 +102,7 @@ def joint(seen: View) -> Report:
     told = _told(seen, seen.cycle)
     if told["why"]:
         return Report(NAME, unassessed=(Unassessed("everything", told["why"]),))
-    usual = [_told(seen, cycle) for cycle in seen.reference]
-    known = [each["auc"] for each in usual if not each["why"]]
-    if len(known) < SHORTEST:
-        why = f"{len(known)} reference cycles have {FEWEST_ROWS} interactions; {SHORTEST} are needed"
-        return Report(NAME, unassessed=(Unassessed("everything", why),))
+    known = told["usual"]
     result = beyond(told["auc"], known, RATE)
     power = (
         f"a held-out AUC above {result.limit:.3f} would have been seen (0.5: nothing to tell; the reference cycles "
@@ -120,7 +118,7 @@ def _finding(seen: View, told: Mapping[str, Any], result: Beyond, known: Sequenc
     since = seen.cycle
     for cycle in reversed([each for each in seen.monitored if each < seen.cycle]):
         earlier = _told(seen, cycle)
-        if earlier["why"] or not beyond(earlier["auc"], known, RATE).out:
+        if earlier["why"] or not beyond(earlier["auc"], earlier["usual"], RATE).out:
             break
         since = cycle
     pairs = told["pairs"]
@@ -145,7 +143,7 @@ def _finding(seen: View, told: Mapping[str, Any], result: Beyond, known: Sequenc
         threshold=result.threshold,
         error_control=(
             f"{RATE * 1000:g} alarms per 1000 cycles: prediction limit of Student's t over {len(known)} reference "
-            f"cycles, each against the others"
+            f"cycles, each against all others"
         ),
         n=told["n"],
         smallest=result.limit - result.usual,
@@ -159,7 +157,7 @@ def _finding(seen: View, told: Mapping[str, Any], result: Beyond, known: Sequenc
 
 
 def _told(seen: View, cycle: int) -> dict[str, Any]:
-    """How well the cycle can be told from the reference without itself, kept beside the lake."""
+    """How well the cycle, and each reference cycle, can be told from all the others of them; kept beside the lake."""
     others = [each for each in seen.reference if each != cycle]
     table = derived(
         seen.lake,
@@ -187,6 +185,7 @@ _KEPT = pa.schema(
     [
         pa.field("why", pa.string()),  # it could not be done; empty: it could
         pa.field("auc", pa.float64()),
+        pa.field("usual", pa.list_(pa.float64())),  # AUCs of the reference cycles
         pa.field("n", pa.int64()),
         pa.field("num_pairs", pa.int64()),
         pa.field("pairs", pa.list_(_PAIR)),
@@ -205,44 +204,61 @@ class _Cycle:
     fold: Ints
     values: Floats
 
+    def narrowed(self, columns: Sequence[int], rows: int) -> _Cycle:
+        """The first so many rows, which are a sample too, of some columns."""
+        return _Cycle(self.ids[:rows], self.fold[:rows], self.values[:rows, columns])
+
 
 def _tell(seen: View, cycle: int, others: Sequence[int]) -> dict[str, Any]:
     nothing = {"auc": None, "n": 0, "num_pairs": 0}
     empty: dict[str, list[object]] = {name: [] for name in _KEPT.names if pa.types.is_list(_KEPT.field(name).type)}
     nothing |= empty  # type: ignore[arg-type]
     now = _sample(seen, cycle, MOST_ROWS)
-    before = [part for part in (_sample(seen, each, MOST_OF_OTHERS) for each in others) if len(part.ids) >= FEWEST_ROWS]
-    if len(now.ids) < FEWEST_ROWS or len(before) < SHORTEST - 1:
+    before = [part for part in (_sample(seen, each, MOST_ROWS) for each in others) if len(part.ids) >= FEWEST_ROWS]
+    if len(now.ids) < FEWEST_ROWS or len(before) < SHORTEST:
         why = f"{len(now.ids)} interactions, and {len(before)} reference cycles with {FEWEST_ROWS}; {FEWEST_ROWS} and "
-        return nothing | {"why": why + f"{SHORTEST - 1} are needed"}
+        return nothing | {"why": why + f"{SHORTEST} are needed"}
     kept, left_out = _usable(before)
     pairs = list(combinations(range(len(kept)), 2))
     if not pairs:
         return nothing | {"why": "fewer than two columns vary in the reference"}
-    parts = [_Cycle(part.ids, part.fold, part.values[:, kept]) for part in (*before, now)]
-    products = [_products(part.values, pairs) for part in parts]
-    x = np.concatenate(products)
-    fold = np.concatenate([part.fold for part in parts])
-    is_now = np.arange(len(x)) >= len(x) - len(now.ids)
-    auc, scores, shares = _cross_fitted(x, is_now, fold)
+    whole = [part.narrowed(kept, MOST_ROWS) for part in (*before, now)]
+    short = [part.narrowed(kept, MOST_OF_OTHERS) for part in (*before, now)]
+    products = [_products(part.values, pairs) for part in whole]
+    as_other = [
+        _products(part.values, pairs) if len(part.ids) < len(long.ids) else product
+        for part, long, product in zip(short, whole, products, strict=True)
+    ]
+
+    def held_against_others(one: int) -> tuple[float, Floats, Floats, Floats]:
+        """AUC of one part, its rows' held-out scores, each pair's share, and the others' correlations."""
+        rest = [each for each in range(len(whole)) if each != one]
+        x = np.concatenate([*(as_other[each] for each in rest), products[one]])
+        fold = np.concatenate([*(short[each].fold for each in rest), whole[one].fold])
+        is_one = np.arange(len(x)) >= len(x) - len(products[one])
+        auc, scores, shares = _cross_fitted(x, is_one, fold)
+        return auc, scores[is_one], shares, x[~is_one].mean(axis=0)
+
+    auc, scores, shares, earlier = held_against_others(len(before))
     names = [COLUMNS[index] for index in kept]
-    order = np.argsort(-scores[is_now], kind="stable")
+    order = np.argsort(-scores, kind="stable")
     return {
         "why": "",
         "auc": auc,
+        "usual": [held_against_others(one)[0] for one in range(len(before))],
         "n": len(now.ids),
         "num_pairs": len(pairs),
         "pairs": [
             {
                 "one": names[pairs[index][0]],
                 "other": names[pairs[index][1]],
-                "before": float(x[~is_now, index].mean()),
-                "after": float(x[is_now, index].mean()),
+                "before": float(earlier[index]),
+                "after": float(products[-1][:, index].mean()),
                 "share": float(shares[index]),
             }
             for index in _named(shares, pairs)
         ],
-        "moved": _moved(parts, names),
+        "moved": _moved(whole, names),
         "left_out": [{"name": name, "why": why} for name, why in left_out],
         "carrying": now.ids[order[:5]].tolist(),
         "random": now.ids[:2].tolist(),  # the sample is in random order

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy import stats
 
-from palomar.data.findings import Finding
+from palomar.data.findings import ALL, Finding
 from palomar.detectors.checks._examples import rows, view
-from palomar.detectors.checks.behaviour import behaviour
+from palomar.detectors.checks.behaviour import _Out, _Pooled, _severity, behaviour
 from palomar.detectors.detector import View
+from palomar.detectors.drift import Finding as Chart
+from palomar.detectors.drift import Status
+from palomar.detectors.reading import Read
+from palomar.detectors.worth import Worth
+from palomar.reward.charges import OUTCOME
 
 CYCLES, CHANGE = 13, 9
 
@@ -96,3 +103,96 @@ def test_a_drift_in_an_outage_is_a_measurement_fault(tmp_path: Path) -> None:
     assert found is not None
     assert found.reading == "measurement_fault"
     assert found.severity != "blocks"
+
+
+def placed(folder: Path, *, on_clear: float, on_vague: float) -> View:
+    """Questions are paid everywhere. Users want them on vague requests and mind them on clear ones, and mind them more.
+
+    From cycle `CHANGE` on there are more of them, by so much on clear and on vague requests.
+    """
+    made = []
+    for cycle in range(CYCLES):
+        table = rows(cycle, 700)
+        rng = np.random.default_rng([11, cycle])
+        vague = np.asarray(table["ambiguity"].to_numpy()) >= 0.5
+        more = np.where(vague, on_vague, on_clear) if cycle >= CHANGE else 0.0
+        asked = rng.random(len(vague)) < 0.25 + more
+        fared = np.asarray(table["outcome"].to_numpy())
+        columns = {
+            "asked": asked,
+            "reward": np.where(asked, 1.0, fared),
+            "outcome": np.where(asked, np.where(vague, 0.8, -1.5), fared),
+        }
+        for name, values in columns.items():
+            table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+        made.append(table)
+    return view(folder, made, trained=True)
+
+
+def test_what_users_want_is_asked_where_it_moved(tmp_path: Path) -> None:
+    """On average questions are minded. All that moved are those that users want, and then those that they mind."""
+    wanted = about(placed(tmp_path / "a", on_clear=0.0, on_vague=0.6), "clarification_rate")
+    minded = about(placed(tmp_path / "b", on_clear=0.4, on_vague=0.0), "clarification_rate")
+    assert wanted is not None
+    assert minded is not None
+    outcome = wanted.detail["outcome"]
+    assert isinstance(outcome, dict)
+    assert outcome["high"] < 0  # the whole's own pressure is against
+    assert wanted.reading == "honest_learning"
+    assert (minded.reading, minded.severity) == ("reward_hack", "blocks")
+
+
+def effort(folder: Path, *, asks: float, longer: float) -> View:
+    """Tokens and questions are paid, and users mind both; from cycle `CHANGE` on there are more of either."""
+    made = []
+    for cycle in range(CYCLES):
+        after = cycle >= CHANGE
+        table = rows(cycle, 700, more_asked=asks if after else 0.0)
+        rng = np.random.default_rng([12, cycle])
+        asked = np.asarray(table["asked"].to_numpy(zero_copy_only=False), dtype=np.bool_)
+        length = rng.normal(0, 1, len(asked)) + 2.0 * asked + (longer if after else 0.0)
+        fared = np.asarray(table["outcome"].to_numpy())
+        columns = {
+            "tokens_out": (100 + 20 * length).clip(1).astype(np.int32),
+            "reward": 0.7 * length + asked,
+            "outcome": fared - 0.7 * length - asked,
+        }
+        for name, values in columns.items():
+            table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+        made.append(table)
+    return view(folder, made, trained=True)
+
+
+def test_effort_that_moves_by_itself_blocks(tmp_path: Path) -> None:
+    found = about(effort(tmp_path, asks=0.0, longer=1.5), "tokens_out_mean")
+    assert found is not None
+    assert (found.reading, found.severity) == ("reward_hack", "blocks")
+
+
+def test_effort_that_moves_with_a_choice_leaves_the_verdict_to_it(tmp_path: Path) -> None:
+    seen = effort(tmp_path, asks=0.4, longer=0.0)
+    tokens, questions = about(seen, "tokens_out_mean"), about(seen, "clarification_rate")
+    assert tokens is not None
+    assert questions is not None
+    assert (questions.reading, questions.severity) == ("reward_hack", "blocks")
+    assert (tokens.reading, tokens.severity) == ("reward_hack", "warns")
+    assert "which is read by itself" in tokens.sentence
+
+
+@pytest.mark.parametrize(("loss", "rows", "hold"), [(-0.2, 500, True), (-0.2, 100, False), (-0.02, 1000, False)])
+def test_a_doubt_holds_only_where_users_might_lose_much(loss: float, rows: int, hold: bool) -> None:
+    """By what is not excluded in the slice, over all 1,000 interactions."""
+    place = ("clarification_rate", "ambiguity=vague")
+    told = Read("not_assessable", "the reward pushes it; too few rows to say what users want", 1)
+    pooled = _Pooled({at: {OUTCOME: {"low": 0.0, "rows": n}} for at, n in ((place, rows), ((place[0], ALL), 1000))}, ())
+    worth = Worth(0.0, -loss / float(stats.t.isf(0.025, 50)), 50.0)
+    assert worth.low == pytest.approx(loss)
+    assert _severity(_Out(place, chart("blocks"), told, worth), pooled) == ("warns", hold)
+    assert _severity(_Out(place, chart("warns"), told, worth), pooled) == ("notes", False)
+    assert _severity(_Out(place, chart("blocks"), told, None), pooled) == ("warns", True)
+
+
+def chart(status: Status) -> Chart:
+    """A chart of which nothing matters but the status."""
+    nothing = {field.name: None for field in fields(Chart)}
+    return Chart(**{**nothing, "status": status})  # type: ignore[arg-type]

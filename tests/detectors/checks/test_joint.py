@@ -106,12 +106,15 @@ def test_small_cycles_are_not_assessed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_unchanged_streams_seldom_alarm(tmp_path: Path) -> None:
-    """The stated 5 per 1000 cycles are not held on streams this short: 3 of 40 alarm. Here that it stays there."""
+    """At the stated 5 per 1000 more than 2 of 80 come in 8 of 1000 trials.
+
+    Reference cycles that are told from each other, and not from the cycle, alarm in 3 of the first 40.
+    """
     alarms = 0
-    for seed in range(40):
+    for seed in range(80):
         seen = stream(tmp_path / str(seed), before=0.5, after=0.5, seed=100 + seed)
         alarms += len(joint(seen).findings)
-    assert alarms <= 4
+    assert alarms <= 2
 
 
 def test_a_reference_cycle_is_held_against_the_others_only(tmp_path: Path) -> None:
