@@ -29,6 +29,7 @@ from palomar.data.store import records as stored
 from palomar.data.store.records import StageName
 from palomar.detectors.check import check
 from palomar.detectors.detector import detectors
+from palomar.detectors.incidents import open_incidents
 from palomar.detectors.measure import measure
 from palomar.detectors.runs import keep, view_of
 from palomar.reward import versions
@@ -248,6 +249,7 @@ def check_cycle(loop: Loop, cycle: int) -> dict[str, Any]:
     chosen = [name for name, detector in detectors().items() if loop.checks == "all" or not detector.costly]
     checked = check(view_of(loop.lake, loop.store, loop.run_id, cycle), chosen)
     keep(loop.store, loop.run_id, checked, loop.source.now(cycle))
+    open_incidents(loop.store, loop.run_id, cycle)
     said = checked.verdict
     return {"verdict": said.word, "reasons": list(said.reasons), "findings": said.counts}
 

@@ -35,6 +35,7 @@ from typing import Any
 from palomar.data.findings import Finding
 from palomar.data.lake import Lake
 from palomar.data.store import Store
+from palomar.data.store.incidents import ACTIVE
 from palomar.data.store.records import RewardChange, RewardProposal, RewardVersion
 from palomar.detectors.checks.behaviour import AHEAD, OUTCOME_MEAN
 from palomar.detectors.detector import BASELINE_CYCLES
@@ -320,8 +321,25 @@ def _apply(
             continue
         reason = f"the check of cycle {now.cycle}: {', '.join(targets)}"
         changes.apply(now.store, each, reason=reason, actor=ACTOR, after=now.cycle)
+        _note(now, each)
         return Response("patched", each.title, hacks, targets, ids, each.version)
     return Response("none", f"no proposal is within the guardrails: {'; '.join(refused)}", hacks, targets, ids)
+
+
+def _note(now: Situation, proposal: RewardProposal) -> None:
+    """Tells the incidents whose findings the patch turns round."""
+    turned = {(each["statistic"], each["slice"]) for each in proposal.detail["targets"]}  # type: ignore[attr-defined]
+    for incident in now.store.incidents.read(now.run_id, states=ACTIVE):
+        pinned = changes.aim(each.finding for each in now.store.incidents.pinned(incident.number))
+        if turned & {target.cell for target in pinned.targets}:
+            now.store.incidents.act(
+                incident.number,
+                actor=ACTOR,
+                what=f"reward patched from cycle {now.cycle + 1} on: {proposal.title}",
+                mitigates=True,
+                detail={"proposal": proposal.proposal_id, "version": proposal.version},
+                token=f"{proposal.proposal_id} incident {incident.number}",
+            )
 
 
 def _revert(now: Situation, why: str, hacks: tuple[str, ...]) -> Response:

@@ -200,6 +200,8 @@ def test_the_demo_ends_with_a_summary_and_0(tmp_path: Path) -> None:
     for hack in ("invalid-call dodge", "edit deferral", "function splitting", "outcome down"):
         assert hack in out
     assert "look further: palomar stats" in out
+    assert "guard off" in out
+    assert "guard: the reward was not changed" in out  # two cycles are no baseline
     assert "s left" in said
 
 

@@ -19,6 +19,7 @@ from palomar.data.observations import FACTS
 from palomar.data.store import Store
 from palomar.data.store.records import LedgerRow
 from palomar.detectors.detector import BASELINE_CYCLES
+from palomar.detectors.incidents import open_incidents
 from palomar.reward import changes, versions
 from palomar.reward.spec import bundled, bundled_text, parse_spec, version
 from palomar.trainer.config import ResponseConfig
@@ -323,6 +324,18 @@ def test_an_outcome_that_left_its_band_takes_a_patch_back_unless_the_reward_push
     done = respond(replace(now, reward=hostile, specs=specs))
     assert done.action == "reverted"
     assert done.why.startswith("users' outcome has left its band since")
+
+
+def test_incidents_that_a_patch_answers_are_told_of_it_once(store: Store, lake: Lake) -> None:
+    checked(store, [HACK, FOREWARNING], verdict="block")
+    (incident,) = open_incidents(store, "run", CYCLES - 1)
+    answered(store, lake)
+    answered(store, lake)
+    (entry,) = store.audit_log.read(subject=f"incident:{incident.number}", action="incident.action")
+    assert entry.actor == ACTOR
+    assert entry.reason.startswith(f"reward patched from cycle {CYCLES} on")
+    (now,) = store.incidents.read("run")
+    assert now.state == "mitigated"
 
 
 def test_the_loop_never_brings_back_a_reward_that_it_left(store: Store, lake: Lake) -> None:
