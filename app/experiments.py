@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from palomar.data.config import read_config
-from palomar.data.errors import CheckpointError, ConfigError, StoreError
+from palomar.data.errors import ConfigError, StoreError
 from palomar.data.facts import facts
 from palomar.data.lake import Lake
 from palomar.data.store import Store
@@ -139,8 +139,6 @@ def serve(
     chosen = settings.source
     folder = CheckpointFolder(home / "checkpoints")
     agents = {name: folder.load(arm.checkpoint, settings.policy.runtime) for name, arm in plan.arms.items()}
-    if len({agent.checkpoint for agent in agents.values()}) < 2:
-        raise CheckpointError(f"{plan.name}: all arms serve the same checkpoint")
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
     lake = Lake(kept.parent / "lake")

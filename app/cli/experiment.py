@@ -53,9 +53,17 @@ def report(plan_file: PlanFile, home: Home = None, as_json: Json = False) -> Non
     found = experiments.report_of(home or DEFAULT_HOME, plan)
     if found is None:
         why = f"nothing of {plan.name} was collected in {home or DEFAULT_HOME}"
-        print_json({"name": plan.name, "status": "no_data", "why": why}) if as_json else people.print(why)
+        if as_json:
+            print_json({"name": plan.name, "status": "no_data", "why": why})
+        else:
+            people.print(why, soft_wrap=True)
         raise typer.Exit(UNKNOWN)
-    print_json(experiments.plain(found)) if as_json else _print(found)
+    if as_json:
+        print_json(experiments.plain(found))
+    else:
+        _print(found)
+        if plan.before is not None:
+            people.print("changes: what users were like in cycles {}..{} is taken out".format(*plan.before))
     if not found.valid or found.worse:
         raise typer.Exit(WORSE)
     if found.unknown or any(each.status == "unknown" for each in found.validity):
