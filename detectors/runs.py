@@ -9,16 +9,20 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from palomar.data.findings import Finding
 from palomar.data.lake import Lake
 from palomar.data.store import Store
-from palomar.data.store.records import Cycle
+from palomar.data.store.records import Cycle, Forecast
 from palomar.detectors.check import Checked
 from palomar.detectors.detector import BASELINE_CYCLES, View
+from palomar.detectors.forecast import forecast, history
 from palomar.reward.spec import RewardSpec
 from palomar.reward.versions import stored_spec
 
+LOOKED_BACK = 24
+"""Cycles that a step size is learnt from; the oldest of them count for next to nothing."""
 FIRST_CYCLES = "first cycles"
 """Reason of a reference that nobody chose."""
 
@@ -55,6 +59,27 @@ def keep(store: Store, run_id: str, checked: Checked, as_of: datetime | None) ->
         budget=checked.budget,
         as_of=as_of,
     )
+
+
+def foresee(store: Store, run_id: str, view: View) -> list[Forecast]:
+    """Writes what came of the forecasts for the view's cycle, and what the next cycle is expected to be like.
+
+    Returns the latter: none where no step was seen yet, or no pressure is known (`palomar.detectors.forecast`).
+    """
+    if view.cycle is None:
+        return []
+    cycles = [cycle for cycle in view.history if cycle is not None][-LOOKED_BACK:]
+    past = history(view.lake, cycles, view.specs)
+    now = past.filter(pc.equal(past["cycle"], view.cycle)).to_pylist()
+    store.forecasts.score(run_id, view.cycle, {(row["statistic"], row["slice"]): row["level"] for row in now})
+    made = [
+        Forecast(row["made_in"], row["for_cycle"], row["statistic"], row["value"], row["change"], row["slice"],
+                 row["low"], row["high"], row["step"])
+        for row in forecast(past).to_pylist()
+        if row["value"] is not None
+    ]  # fmt: skip
+    store.forecasts.write(run_id, view.cycle, made)
+    return made
 
 
 def storable(finding: Finding) -> Finding:

@@ -31,7 +31,7 @@ from palomar.detectors.check import check
 from palomar.detectors.detector import detectors
 from palomar.detectors.incidents import open_incidents
 from palomar.detectors.measure import measure
-from palomar.detectors.runs import keep, view_of
+from palomar.detectors.runs import foresee, keep, view_of
 from palomar.reward import versions
 from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward.scoring import score
@@ -247,8 +247,10 @@ def check_cycle(loop: Loop, cycle: int) -> dict[str, Any]:
     if loop.checks == "none":
         return {"verdict": None}
     chosen = [name for name, detector in detectors().items() if loop.checks == "all" or not detector.costly]
-    checked = check(view_of(loop.lake, loop.store, loop.run_id, cycle), chosen)
+    seen = view_of(loop.lake, loop.store, loop.run_id, cycle)
+    checked = check(seen, chosen)
     keep(loop.store, loop.run_id, checked, loop.source.now(cycle))
+    foresee(loop.store, loop.run_id, seen)
     open_incidents(loop.store, loop.run_id, cycle)
     said = checked.verdict
     return {"verdict": said.word, "reasons": list(said.reasons), "findings": said.counts}
