@@ -23,7 +23,7 @@ one that is open. What was read as honest learning or as a change from outside b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from palomar.data.findings import ALL, Finding
@@ -149,11 +149,14 @@ def family_of(slice_: str) -> str:
     return ",".join(parts) or ALL
 
 
-def group(findings: Sequence[StoredFinding], known: Mapping[str, str] | None = None) -> list[Group]:
+def group(
+    findings: Sequence[StoredFinding], known: Mapping[str, str] | None = None, active: Collection[str] = ()
+) -> list[Group]:
     """The groups of one cycle's findings, those that block first. Order of the findings changes nothing.
 
     ``known``: strand of the incident that a finding's key is part of already; there it stays, so that what follows from
-    a hack does not wander between two incidents from cycle to cycle.
+    a hack does not wander between two incidents from cycle to cycle. ``active``: strands of incidents that are not
+    resolved; they explain what follows where nothing in the cycle does.
     """
     known = known or {}
     taken = sorted((each for each in findings if belongs(each.finding)), key=_order)
@@ -162,7 +165,7 @@ def group(findings: Sequence[StoredFinding], known: Mapping[str, str] | None = N
     also: dict[tuple[str, str], Counter[str]] = {}
     for each in taken:
         own = strand_of(each.finding)
-        strand, why = _place(each.finding, own, anchors, known)
+        strand, why = _place(each.finding, own, anchors, known=known, active=active)
         at = (strand, ALL if own == FAULT else family_of(each.finding.slice))
         placed.setdefault(at, []).append(Member(each, why))
         also.setdefault(at, Counter())[each.finding.detector if own == FAULT else own] += 1
@@ -207,7 +210,9 @@ def _anchors(findings: Sequence[StoredFinding]) -> Counter[str]:
     return weights
 
 
-def _place(finding: Finding, own: str, anchors: Counter[str], known: Mapping[str, str]) -> tuple[str, str]:
+def _place(
+    finding: Finding, own: str, anchors: Counter[str], *, known: Mapping[str, str], active: Collection[str]
+) -> tuple[str, str]:
     """Strand of the incident that a finding is part of, and why."""
     if own == FAULT:
         return FAULT, f"{finding.detector} takes it for a fault of measurement"
@@ -219,6 +224,7 @@ def _place(finding: Finding, own: str, anchors: Counter[str], known: Mapping[str
     # What drifts explains a drift; a mere forewarning does only where nothing else does.
     least = 100 if any(weight >= 100 for weight in anchors.values()) else 1
     there = {strand: weight for strand, weight in anchors.items() if weight >= least}
+    there = there or {strand: 0 for strand in active if strand not in FOLLOWS and strand != FAULT}
     order = [strand for strand in FOLLOWS[own] if strand in there]
     order += sorted((strand for strand in there if strand not in FOLLOWS[own]), key=lambda name: (-there[name], name))
     if not order:

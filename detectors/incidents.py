@@ -47,10 +47,12 @@ def arrivals(
     time covers.
     """
     active = [incident for incident in known if incident.state in ACTIVE]
-    parts = {pin.key: incident.strands[0] for incident in active for pin in pins.get(incident.number, ())}
+    # Where an incident is about what follows only, its findings stay free to be explained.
+    cured = [incident for incident in active if incident.strands[0] not in FOLLOWS]
+    parts = {pin.key: incident.strands[0] for incident in cured for pin in pins.get(incident.number, ())}
     told = []
     taken: set[int] = set()
-    for each in group(found, parts):
+    for each in group(found, parts, {incident.strands[0] for incident in cured}):
         incident = _home(each, [one for one in known if one.number not in taken], pins)
         if incident is not None:
             taken.add(incident.number)
@@ -120,12 +122,15 @@ def _home(each: Group, known: Sequence[Incident], pins: _Pins) -> Incident | Non
             active and incident.strands[0] in FOLLOWS and any(pin.key in keys for pin in pins.get(incident.number, ()))
         )
 
-    fitting = [incident for incident in known if fits(incident)]
-    return max(
-        fitting,
-        key=lambda incident: (incident.state in ACTIVE, incident.family == each.family, incident.number),
-        default=None,
-    )
+    def best(incident: Incident) -> tuple[bool, bool, bool, int]:
+        return (
+            incident.state in ACTIVE,
+            bool(own & set(incident.strands)),
+            incident.family == each.family,
+            incident.number,
+        )
+
+    return max(filter(fits, known), key=best, default=None)
 
 
 def _arrival(each: Group, incident: Incident | None, pins: _Pins, cycle: int, began: datetime | None) -> Arrival | None:
