@@ -309,7 +309,8 @@ def _lake_run(rng: np.random.Generator, loss: float) -> _LakeRun:
     arm = rng.random(users) < 0.5
     tempers = rng.beta(2.0, 8.0, users)
     keeps = np.clip(rng.beta(8.0, 2.0, users) - loss * arm, 0.0, 1.0)
-    worse, outside = False, set()
+    worse = False
+    outside: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(folder)
         for cycle in range(8):
