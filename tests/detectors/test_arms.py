@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -397,3 +398,12 @@ def test_arms_in_a_lake_are_listed(tmp_path: Path) -> None:
     rows = [*alternating(20, lambda i, arm: {}), {"user_id": "x", "arm": None}]
     found = [(row["arm"], row["checkpoint"], row["users"]) for row in arms_in(put(tmp_path, rows))]
     assert found == [("candidate", "new", 10), ("champion", "old", 10)]
+
+
+def test_every_key_of_a_plan_is_documented_and_the_example_is_a_plan() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    section = docs.split("\n## The plan\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)} == set(Plan.model_fields)
+    example = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+    assert parse_config(example, Plan, source="docs").before == (0, 7)
