@@ -82,10 +82,22 @@ class IncidentView:
         return 0 if self.checked is None else max(0, self.checked - self.incident.seen_cycle)
 
 
-def keep_check(store: Store, run_id: str, checked: Checked, as_of: datetime | None = None) -> list[Incident]:
-    """Keeps a check of a cycle of a run, and opens or joins incidents by it; those that it concerns."""
+def keep_check(
+    store: Store, run_id: str, checked: Checked, as_of: datetime | None = None, *, actor: str, reason: str = ""
+) -> list[Incident]:
+    """Keeps a check of a cycle in place of its last one, and opens or joins incidents by it; those that it concerns.
+
+    For checks by hand; the loop calls `runs.keep` and `open_incidents` itself.
+    """
     assert checked.cycle is not None
     keep(store, run_id, checked, as_of)
+    store.audit_log.append(
+        actor=actor,
+        action="check.keep",
+        subject=f"cycle:{run_id}/{checked.cycle}",
+        reason=reason,
+        detail={"verdict": checked.verdict.word, "findings": len(checked.findings)},
+    )
     return open_incidents(store, run_id, checked.cycle)
 
 

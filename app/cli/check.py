@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
+from palomar.app.incidents import keep_check
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
@@ -17,6 +19,7 @@ from palomar.data.config import read_config
 from palomar.data.errors import StoreError
 from palomar.data.findings import Finding, Report, Severity
 from palomar.data.series import SeriesMapping, read_series
+from palomar.data.store.records import Incident
 from palomar.detectors.check import Checked
 from palomar.detectors.detector import detectors, load
 from palomar.detectors.series_check import Roles, check_series
@@ -61,6 +64,9 @@ def check(
         list[str] | None, typer.Option(help="With --series: METRIC=up or METRIC=down, the way it is worse.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Notes too, and what each detector assessed.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep it in the store in place of the cycle's last check; opens incidents.")
+    ] = False,
     home: Home = None,
     store_url: StoreUrl = None,
     as_json: Json = False,
@@ -70,6 +76,8 @@ def check(
         load(path)
     if unknown := sorted(set(detector or ()) - set(detectors())):
         raise typer.BadParameter(f"no detector {', '.join(unknown)}; there are: {', '.join(detectors())}")
+    if keep and (series is not None or candidate is not None or detector):
+        raise typer.BadParameter("only a check of a cycle by all detectors is kept", param_hint="--keep")
     if series is not None:
         _series(series, mapping, Roles(proxy, outcome, dict(map(_direction, worse or ()))), every, as_json)
     observatory = Observatory(home or DEFAULT_HOME, store_url)
@@ -82,11 +90,21 @@ def check(
         else:
             people.print(why, soft_wrap=True)
         raise typer.Exit(CODES["not_assessable"])
+    incidents = _keep(observatory, checked) if keep else []
     if as_json:
-        print_json(_plain(checked))
+        print_json(_plain(checked) | ({"incidents": [incident.number for incident in incidents]} if keep else {}))
     else:
         _print(checked, every)
+        for incident in incidents:
+            people.print(f"incident {incident.number} ({incident.state}): {visible(incident.title)}", soft_wrap=True)
     raise typer.Exit(CODES[checked.verdict.word])
+
+
+def _keep(observatory: Observatory, checked: Checked) -> list[Incident]:
+    run = observatory.run()
+    if run is None or checked.cycle is None:
+        raise StoreError(str(observatory.home), "only checks of a run's cycles are kept, and there is no run")
+    return keep_check(observatory.store, run.run_id, checked, actor=getpass.getuser())
 
 
 def _candidate(observatory: Observatory, checkpoint: str) -> Checked:
