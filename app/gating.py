@@ -16,15 +16,13 @@ from palomar.app.service import Observatory
 from palomar.data.errors import StoreError
 from palomar.data.store import Store
 from palomar.data.store.records import Decision, Override, Run, Verdict
-from palomar.detectors.check import Checked, check
+from palomar.detectors.check import check
 from palomar.detectors.experiment import ExperimentReport, Plan
-from palomar.detectors.runs import storable
-from palomar.detectors.verdict import verdict
-from palomar.trainer.candidate import candidate_report, others
+from palomar.trainer.candidate import others
 from palomar.trainer.gate_evidence import digest, gather
 from palomar.trainer.gate_policy import PolicyText
 from palomar.trainer.promotion import Evidence, Outcome, decide
-from palomar.trainer.promotion_gate import kept, stored
+from palomar.trainer.promotion_gate import check_candidate, kept, known_by, stored
 
 LOOK_EVERY_S = 5.0
 
@@ -61,7 +59,7 @@ def ask(observatory: Observatory, question: Question) -> Answer:
     """The decision that stands, made now where there is none. Raises StoreError for an unknown candidate."""
     store, run = observatory.store, _run(observatory, question.candidate)
     if question.check:
-        run_checks(observatory, run, question.candidate)
+        run_checks(observatory, run, question.candidate, question.actor)
     before = store.decisions.get(run.run_id, question.candidate)
     why = None if before is None else _stands(store, before)
     if before is not None and why is not None and not question.again:
@@ -103,7 +101,7 @@ def would_say(observatory: Observatory, question: Question) -> Outcome:
     """What the rule says of a candidate, against the champion that it was trained from. Stores no decision."""
     run = _run(observatory, question.candidate)
     if question.check:
-        run_checks(observatory, run, question.candidate)
+        run_checks(observatory, run, question.candidate, question.actor)
     policy = question.policy.policy
     evidence = gather(
         observatory.store,
@@ -135,10 +133,10 @@ def wait(observatory: Observatory, question: Question, timeout_s: float, every_s
     return answer
 
 
-def run_checks(observatory: Observatory, run: Run, candidate: str) -> None:
+def run_checks(observatory: Observatory, run: Run, candidate: str, actor: str) -> None:
     """Checks the cycle that trained the candidate, and the candidate beside its champion; keeps all that it finds."""
     store = observatory.store
-    chosen, compared = others(store, run.run_id, candidate)
+    chosen, _ = others(store, run.run_id, candidate)
     if chosen.cycle is None:
         raise StoreError(run.run_id, f"{candidate} was trained in no cycle, so that there is none to check")
     view = observatory.view(chosen.cycle)
@@ -146,31 +144,8 @@ def run_checks(observatory: Observatory, run: Run, candidate: str) -> None:
         raise StoreError(
             str(observatory.home), f"has no interactions of cycle {chosen.cycle}, which trained {candidate}"
         )
-    record = store.cycles.get(run.run_id, chosen.cycle)
-    distilled = next((stage.detail for stage in record.stages if stage.stage == "distil"), {}) if record else {}
-    said = distilled.get("as_of")
-    as_of = datetime.fromisoformat(said) if isinstance(said, str) else None
-    keep_check(store, run.run_id, check(view), as_of)
-    report = candidate_report(view, observatory.home, chosen, compared)
-    checked = Checked(chosen.cycle, verdict((report,)), (report,))
-    store.findings.write(
-        run.run_id, chosen.cycle, [storable(each) for each in checked.findings], (report,), candidate=candidate
-    )
-    blocking = [each for each in report.findings if each.severity == "blocks"]
-    warning = [each for each in report.findings if each.severity == "warns"]
-    told = (blocking or warning)[:1]
-    unassessed = report.unassessed[0].why if report.unassessed else "nothing was compared"
-    store.verdicts.write(
-        run.run_id,
-        chosen.cycle,
-        verdict="block" if blocking else "not_assessable" if not report.assessed else "warn" if warning else "pass",
-        reasons=[f"{each.reading or each.detector}:{each.statistic}" for each in (*blocking, *warning)],
-        sentence=told[0].sentence if told else "nothing found" if report.assessed else unassessed,
-        findings=checked.verdict.counts,
-        budget=checked.budget,
-        as_of=as_of,
-        candidate=candidate,
-    )
+    keep_check(store, run.run_id, check(view), known_by(store, run.run_id, chosen.cycle), actor=actor)
+    check_candidate(store, observatory.home, run.run_id, candidate, view)
 
 
 def answer_of(store: Store, decision: Decision, state: str) -> Answer:

@@ -255,7 +255,10 @@ def decide(evidence: Evidence, policy: Policy) -> Outcome:
 
     if blocking:
         others = f"; and {len(blocking) - 1} more" if len(blocking) > 1 else ""
-        return outcome("block", None, [check.code for check in blocking], f"{blocking[0].sentence}{others}")
+        # The same tests go on after the promotion: of a champion, block is roll back.
+        serves = evidence.status == "promoted"
+        said = f"{'it serves, and should be rolled back: ' if serves else ''}{blocking[0].sentence}{others}"
+        return outcome("block", None, [*(["rollback"] if serves else []), *(c.code for c in blocking)], said)
     if invalid:
         # What is known to be wrong before what is not known.
         first, *rest = sorted(invalid, key=lambda check: check.result != "fail")

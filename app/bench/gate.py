@@ -5,8 +5,8 @@ computed from them (difference, error clustered by family, floor of Agresti and 
 `palomar.trainer.gate_evidence` computes, for many candidates at once; a test holds the two together. Experiments: the
 difference of two arms as it grows, looked at ten times, decided on at each look.
 
-"Worse by the margin" is the least favourable case: that metric exactly at its margin, all others far better, so that
-nothing else holds the candidate.
+"Worse by the margin" is the least favourable case: that metric exactly at its margin, all others far better and known
+exactly, so that nothing else holds the candidate.
 """
 
 from __future__ import annotations
@@ -135,7 +135,14 @@ def _decided(
         asked += [(metric, against, -losses.get((metric, against), -truth.rest)) for against in ("champion", "anchor")]
     asked += [("size", "champion", truth.size)]
     asked += [(metric, "milestone", truth.gain) for metric in METRICS[:2]]
-    drawn = [(name, against, *paired(rng, change, candidates, tasks)) for name, against, change in asked]
+    drawn = []
+    for name, against, change in asked:
+        at_stake = (name, against) in losses or against == "milestone" or (name == "size" and truth.size != 0)
+        # What is not at stake must not hold a candidate: known exactly, where the case says how good it is.
+        exact = np.full(candidates, change), np.full(candidates, 0.001)
+        drawn.append(
+            (name, against, *(paired(rng, change, candidates, tasks) if at_stake or not truth.rest else exact))
+        )
     said = []
     for number in range(candidates):
         pairs = [_pair(name, against, e[number], s[number], tasks) for name, against, e, s in drawn]

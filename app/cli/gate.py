@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -319,14 +320,26 @@ def _print_outcome(outcome: Outcome, every: bool) -> None:
         if part == "success":
             words = f"{passed} of {len(checks)} shown"
         people.print(f"\n{title} {words}")
-        for check in shown:
-            people.print(f"  {_MARKS[check.result]} {visible(check.sentence)}", soft_wrap=True)
+        for check, alike in _together(shown, every):
+            more = f"; and {alike} more like it" if alike else ""
+            people.print(f"  {_MARKS[check.result]} {visible(check.sentence)}{more}", soft_wrap=True)
             if every:
                 people.print(f"          {check.code}", soft_wrap=True)
     if outcome.needed:
         people.print("\nto go on:")
         for needed in outcome.needed:
             people.print(f"  - {visible(needed)}", soft_wrap=True)
+
+
+def _together(checks: Sequence[Check], every: bool) -> list[tuple[Check, int]]:
+    """Each check with the number of those like it that it stands for: findings of one statistic in other slices."""
+    groups: dict[str, list[Check]] = {}
+    for check in checks:
+        finding = check.code.startswith("finding:") and not every
+        where = check.sentence.split(":")[0]
+        key = ":".join((where, *check.code.split(":")[:3])) if finding else check.code
+        groups.setdefault(key, []).append(check)
+    return [(group[0], len(group) - 1) for group in groups.values()]
 
 
 def _matters(check: Check, outcome: Outcome) -> bool:

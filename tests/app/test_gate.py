@@ -601,3 +601,17 @@ def test_now_is_in_utc(home: Path) -> None:
     run(home, "new", code=0)
     made = gate_exports.plain_decision(decisions(home)[0])["decided_at"]
     assert datetime.fromisoformat(made).tzinfo == UTC
+
+
+def test_the_loops_gate_checks_the_candidate_itself(tmp_path: Path) -> None:
+    home = make(tmp_path, solved=0.5, check=False)
+    with Store.open(None, home) as store:
+        checked(store, None)
+        gate = PromotionGate(read_policy("demo"), store, home, "demo")
+        said = gate.decide(Evidence({SUITE: evaluation("new", 0.5)}, {SUITE: evaluation("base", 0.5)}))
+        assert said.verdict == "promote"
+        kept = store.verdicts.get("demo", 9, candidate="new")
+        assert kept is not None
+        assert (kept.verdict, kept.sentence) == ("pass", "nothing found")
+        (report,) = store.findings.reports("demo", 9, candidate="new")
+        assert report.assessed > 0

@@ -149,6 +149,12 @@ def test_a_loss_that_is_shown_blocks_and_says_the_numbers() -> None:
     assert "50.0 % of the champion -> 46.0 % on the same 400 tasks (-4.0 points): a loss is shown" in said.sentence
 
 
+def test_a_champion_that_is_shown_to_be_worse_is_to_be_rolled_back() -> None:
+    said = ask(suites=suites(champion=-0.04), status="promoted")
+    assert (said.verdict, said.reasons) == ("block", ("rollback", "worse:s:solved:champion"))
+    assert said.sentence.startswith("it serves, and should be rolled back: solved")
+
+
 def test_a_loss_to_the_anchor_within_its_margin_does_not_block_for_ever() -> None:
     # 20 standard errors below the anchor: certain, and harmless by the policy.
     assert ask(suites=suites(anchor=-0.08)).verdict == "promote"
