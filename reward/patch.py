@@ -30,7 +30,8 @@ from typing import Literal
 import numpy as np
 
 from palomar.data.lake import Lake
-from palomar.reward.behaviours import SLICES, Logged, cells, context, honest_edit, measured
+from palomar.data.slices import SLICES
+from palomar.reward.behaviours import Logged, cells, context, honest_edit, measured
 from palomar.reward.charges import OUTCOME, outcome_signal
 from palomar.reward.pressure import Behaviours, pressure
 from palomar.reward.replay import Pay, PressureRow, Replay, batch_part, compare, pay, pressure_rows, spec_changes
@@ -205,7 +206,7 @@ def propose(
     )
     wanted = tuple(bench.opposed() if targets is None else targets)
     bench.aim(wanted)
-    changes = bench.changes()
+    changes = bench.changes() if bench.open() else []
     tried = [bench.solve(change) for change in changes]
     proposals = [found for found, _ in tried if found is not None]
     refused = [each for _, some in tried for each in some]
@@ -354,6 +355,10 @@ class _Bench:
         agreed = [cell for cell in every if cell not in aimed and np.prod(self.sure(cell)) > 0]
         self.protected = tuple(agreed)
         self.before = tuple(row for row in self._rows if (row.statistic, row.slice) in {*aimed, *agreed})
+
+    def open(self) -> bool:
+        """Whether a target does not point the right way yet, by its 95 % interval: else there is nothing to patch."""
+        return any(_side(self._sides.get(("old", *target.cell))) != target.want for target in self.targets)
 
     # -- what could be changed -------------------------------------------------------------------------------------
 
