@@ -20,6 +20,7 @@ import pyarrow as pa
 from palomar.data.errors import LakeError
 from palomar.data.lake import Lake, Table
 from palomar.data.schema import Feedback, Interaction
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.records import Cycle, Decision, LedgerRow, Run, StageName, Statistic
 from palomar.data.store.runs import STAGES
@@ -30,9 +31,6 @@ from palomar.detectors.measure import measure
 from palomar.detectors.runs import specs_of, view_of
 from palomar.detectors.statistics import STATISTICS, expanded
 from palomar.detectors.statistics import Statistic as Definition
-
-ALL = "all"
-"""Name of the slice that holds everything."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from palomar.data.schema import content_id
+from palomar.data.slices import ALL
 
 Severity = Literal["blocks", "warns", "notes"]
 """``blocks``: a checkpoint with it must not ship; ``warns``: a person should look; ``notes``: for the record."""
@@ -21,9 +22,6 @@ Reading = Literal[
     "reward_hack", "honest_learning", "outside_change", "forewarning", "measurement_fault", "not_assessable"
 ]
 """What a finding means; see the table in `palomar.detectors.reading`."""
-
-ALL = "all"
-"""The slice that holds everything."""
 
 
 @dataclass(frozen=True)

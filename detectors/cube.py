@@ -21,16 +21,11 @@ import pyarrow as pa
 from scipy import sparse
 
 from palomar.data.observations import OBSERVATIONS
+from palomar.data.slices import BANDS
 from palomar.detectors.statistics import Grid, Statistic, expanded
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-BANDS: Mapping[str, tuple[tuple[float, ...], tuple[str, ...]]] = {
-    "predicted_failure": ((0.4, 0.6), ("low", "mid", "high")),
-    "ambiguity": ((0.5,), ("clear", "vague")),
-}
-"""Inner edges and names of the bands of a probability; a band holds its lower edge. Unions of the ledger's strata."""
 
 DIMENSIONS = ("predicted_failure", "ambiguity", "organisation", "work_kind", "language", "arm")
 """What slices are made of."""

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import rel_entr
 
-from palomar.detectors.cube import BANDS, DIMENSIONS, sums_of
+from palomar.data.slices import BANDS
+from palomar.detectors.cube import DIMENSIONS, sums_of
 from palomar.detectors.detector import View
 from palomar.detectors.measure import UNKNOWN
 from palomar.detectors.statistics import STATISTICS

@@ -77,9 +77,9 @@ class View:
         last = self.reference[-1] if self.reference else -1
         return tuple(each for each in self.history if each > last)
 
-    def columns(self, table: Table = "observations") -> frozenset[str]:
-        """Columns that the table has in the cycle in question."""
-        with self.lake.connect([table], [self.cycle]) as connection:
+    def columns(self, table: Table = "observations", cycles: Iterable[int | None] | None = None) -> frozenset[str]:
+        """Columns that the table has in some cycles; without, in the one in question."""
+        with self.lake.connect([table], [self.cycle] if cycles is None else list(cycles)) as connection:
             return frozenset(
                 name for name, *_ in connection.execute(f"SELECT * FROM {table} LIMIT 0").description or ()
             )

@@ -20,7 +20,8 @@ import duckdb
 from palomar.data.errors import LakeError
 from palomar.data.findings import Evidence
 from palomar.data.lake import Lake
-from palomar.detectors.cube import BANDS, DIMENSIONS
+from palomar.data.slices import BANDS
+from palomar.detectors.cube import DIMENSIONS
 from palomar.detectors.measure import UNKNOWN
 from palomar.detectors.statistics import Statistic
 from palomar.reward.charges import WAITING

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from scipy import stats
 
 from palomar.data.lake import Lake
-from palomar.detectors.measure import ALL
+from palomar.data.slices import ALL
 from palomar.detectors.pressure import cycle_pressures
 from palomar.reward.charges import REWARD
 from palomar.reward.spec import RewardSpec

@@ -26,7 +26,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from palomar.data.findings import ALL, Finding
+from palomar.data.findings import Finding
+from palomar.data.slices import ALL
 from palomar.data.store.records import StoredFinding
 
 CALLS, ASKING, CODE, GRADER, FAULT = "calls", "asking", "code", "grader", "fault"

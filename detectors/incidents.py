@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from palomar.data.findings import ALL, Finding
+from palomar.data.findings import Finding
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.incidents import ACTIVE, Arrival
 from palomar.data.store.records import Incident, PinnedFinding, StoredFinding

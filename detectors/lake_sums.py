@@ -35,9 +35,9 @@ from palomar.data.derived import derived
 from palomar.data.lake import Lake
 from palomar.data.observations import OBSERVATIONS
 from palomar.data.schema import content_id
+from palomar.data.slices import BANDS
+from palomar.data.slices import SLICES as PRESSURE_SLICES
 from palomar.detectors.channels import ROLES, WHOLE, Metric, Sums
-from palomar.detectors.cube import BANDS
-from palomar.detectors.pressure import SLICES as PRESSURE_SLICES
 from palomar.detectors.pressure import measured_statistics
 from palomar.detectors.statistics import STATISTICS, Statistic
 

@@ -23,6 +23,7 @@ from scipy import sparse
 
 from palomar.data.clock import life_table
 from palomar.data.lake import Lake
+from palomar.data.slices import ALL
 from palomar.data.store.records import Statistic as Point
 from palomar.detectors.cube import (
     DIMENSIONS,
@@ -39,7 +40,6 @@ from palomar.detectors.statistics import Statistic
 
 Floats = npt.NDArray[np.float64]
 
-ALL = "all"
 UNKNOWN = "unknown"
 
 SERIES = pa.schema(

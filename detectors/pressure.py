@@ -33,8 +33,7 @@ from palomar.data.errors import LakeError
 from palomar.data.lake import Lake, Table
 from palomar.data.observations import BEHAVIOUR, OBSERVATIONS
 from palomar.data.schema import content_id
-from palomar.detectors.cube import BANDS
-from palomar.detectors.measure import ALL
+from palomar.data.slices import BANDS, FINE, SLICES
 from palomar.detectors.statistics import STATISTICS, Statistic
 from palomar.reward.charges import BASELINE, COLUMNS, OUTCOME, REWARD, Signals, outcome_signal, reward_signals
 from palomar.reward.contexts import FOLDS, OUTSIDE, THIN, Context, Regressors, Strata, merged, numbered
@@ -46,25 +45,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-SLICES: Mapping[str, Mapping[str, str]] = {
-    ALL: {},
-    "predicted_failure=low": {"predicted_failure": "low"},
-    "predicted_failure=mid": {"predicted_failure": "mid"},
-    "predicted_failure=high": {"predicted_failure": "high"},
-    "ambiguity=clear": {"ambiguity": "clear"},
-    "ambiguity=vague": {"ambiguity": "vague"},
-    "predicted_failure=high,ambiguity=clear": {"predicted_failure": "high", "ambiguity": "clear"},
-    "predicted_failure=high,ambiguity=vague": {"predicted_failure": "high", "ambiguity": "vague"},
-}
-"""Bands of `palomar.detectors.cube.BANDS` by slice. A hole for hard requests alone does not show in `ALL`."""
-
 _COARSE = 2 + len(BANDS)
 """Levels that make the coarse cells: cycle, bands, turn."""
 _LEFT_THIN = 0.01
 """Share of the rows that may lie in thin cells, lest all slices be worked on one by one."""
-FINE = {"predicted_failure": (0.2, 0.4, 0.6, 0.8), "ambiguity": (0.25, 0.5, 0.75)}
-"""Inner edges of the finest cells; the bands' edges are among them."""
-
 Verdict = Literal["along_up", "along_down", "none", "unclear"]
 """``along_up`` and ``along_down``: the interval excludes 0; ``none``: it holds 0 and lies within the margin;
 ``unclear``: neither, or there is no interval."""

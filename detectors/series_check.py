@@ -35,7 +35,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import special, stats
 
-from palomar.data.findings import ALL, Finding, Report, Severity, Unassessed
+from palomar.data.findings import Finding, Report, Severity, Unassessed
+from palomar.data.slices import ALL
 from palomar.detectors.channels import Channels
 from palomar.detectors.drift import SHORTEST, WEIGHT, Drift, drift
 from palomar.detectors.verdict import Verdict, Word

@@ -20,33 +20,13 @@ import pyarrow.compute as pc
 from palomar.data.errors import LakeError
 from palomar.data.lake import Lake
 from palomar.data.observations import FACTS, REWARD
+from palomar.data.slices import BANDS, FINE, SLICES
 from palomar.reward.conditions import INVALID_KINDS
 from palomar.reward.contexts import FOLDS, THIN, Context, Regressors, Strata, merged, numbered
 from palomar.reward.pressure import Behaviours
 from palomar.reward.rows import Floats, Mask, Rows
 
 Ints = npt.NDArray[np.int64]
-
-ALL = "all"
-BANDS: Mapping[str, tuple[tuple[float, ...], tuple[str, ...]]] = {
-    "predicted_failure": ((0.4, 0.6), ("low", "mid", "high")),
-    "ambiguity": ((0.5,), ("clear", "vague")),
-}
-"""Inner edges and names of the bands of a probability; a band holds its lower edge."""
-
-SLICES: Mapping[str, Mapping[str, str]] = {
-    ALL: {},
-    "predicted_failure=low": {"predicted_failure": "low"},
-    "predicted_failure=mid": {"predicted_failure": "mid"},
-    "predicted_failure=high": {"predicted_failure": "high"},
-    "ambiguity=clear": {"ambiguity": "clear"},
-    "ambiguity=vague": {"ambiguity": "vague"},
-    "predicted_failure=high,ambiguity=clear": {"predicted_failure": "high", "ambiguity": "clear"},
-    "predicted_failure=high,ambiguity=vague": {"predicted_failure": "high", "ambiguity": "vague"},
-}
-"""Bands by slice."""
-
-_FINE = {"predicted_failure": (0.2, 0.4, 0.6, 0.8), "ambiguity": (0.25, 0.5, 0.75)}
 
 
 @dataclass(frozen=True)
@@ -213,7 +193,7 @@ def context(logged: Logged, chosen: Mask | None = None) -> Context:
     cycle = logged.cycle[rows]
     probability = {name: logged.rows.number(name)[rows] for name in BANDS}
     coarse = [cycle, *(_bins(value, BANDS[name][0]) for name, value in probability.items()), turn]
-    fine = [_bins(value, _FINE[name]) for name, value in probability.items()]
+    fine = [_bins(value, FINE[name]) for name, value in probability.items()]
     cell = numbered(np.column_stack(coarse))
     sizes = np.bincount(cell)
     thin_share = float((sizes[cell] < THIN).mean()) if len(cell) else 0.0

@@ -20,10 +20,11 @@ from typing import Any, Literal
 from palomar.data.errors import StoreError
 from palomar.data.findings import Finding
 from palomar.data.schema import content_id
+from palomar.data.slices import ALL, SLICES
 from palomar.data.store import Store
 from palomar.data.store.records import RewardChange, RewardProposal
 from palomar.reward import versions
-from palomar.reward.behaviours import ALL, MEASURED, SLICES
+from palomar.reward.behaviours import MEASURED
 from palomar.reward.patch import Patch, Proposal, Target
 from palomar.reward.replay import ANY, PressureRow
 from palomar.reward.spec import parse_spec, version

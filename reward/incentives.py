@@ -35,7 +35,8 @@ import numpy as np
 import pyarrow.compute as pc
 from scipy import stats
 
-from palomar.reward.behaviours import BANDS, BEHAVIOURS, Behaviour, Ints, Logged
+from palomar.data.slices import BANDS
+from palomar.reward.behaviours import BEHAVIOURS, Behaviour, Ints, Logged
 from palomar.reward.contexts import numbered
 from palomar.reward.replay import Pay, pay
 from palomar.reward.rows import Floats, Mask

@@ -31,9 +31,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from palomar.data.errors import LedgerError
+from palomar.data.slices import ALL
 from palomar.data.store.records import LedgerRow, Place
 
-ALL = "all"
 UNKNOWN = "predicted failure not known"
 STRATUM_EDGES = (0.2, 0.4, 0.6, 0.8)
 """Inner edges of the strata of predicted failure; a stratum holds its lower edge."""

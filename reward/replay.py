@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from palomar.data.lake import Lake
-from palomar.reward.behaviours import ALL, BEHAVIOURS, SLICES, Ints, Logged, cells, context, measured
+from palomar.data.slices import ALL, SLICES
+from palomar.reward.behaviours import BEHAVIOURS, Ints, Logged, cells, context, measured
 from palomar.reward.charges import OUTCOME, ROUNDING, outcome_signal
 from palomar.reward.contexts import numbered
 from palomar.reward.pressure import pressure

@@ -34,6 +34,7 @@ from typing import Any
 
 from palomar.data.findings import Finding
 from palomar.data.lake import Lake
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.incidents import ACTIVE
 from palomar.data.store.records import RewardChange, RewardProposal, RewardVersion
@@ -41,7 +42,7 @@ from palomar.detectors.checks.behaviour import AHEAD, OUTCOME_MEAN
 from palomar.detectors.detector import BASELINE_CYCLES
 from palomar.detectors.runs import specs_of
 from palomar.reward import changes
-from palomar.reward.behaviours import ALL, Logged
+from palomar.reward.behaviours import Logged
 from palomar.reward.patch import Limits, Patch, Target, outcome_pushed, propose, pushing, signs
 from palomar.reward.spec import RewardSpec, parse_spec
 from palomar.reward.versions import stored_spec

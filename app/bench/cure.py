@@ -23,8 +23,9 @@ import numpy as np
 
 from palomar.app.bench import Measure
 from palomar.app.bench.emergence import Kind, homes_of, settings_of
-from palomar.app.service import ALL, HACKS, Observatory, Watch
+from palomar.app.service import HACKS, Observatory, Watch
 from palomar.app.settings import Settings
+from palomar.data.slices import ALL
 from palomar.data.store.records import Statistic
 from palomar.trainer.config import ResponseConfig
 

@@ -14,7 +14,8 @@ from palomar.app.bench import Measure
 from palomar.app.bench.scoring import random_facts
 from palomar.data.lake import Lake
 from palomar.data.observations import FACTS, SAMPLES
-from palomar.detectors.pressure import SLICES, measured_statistics, pressures
+from palomar.data.slices import SLICES
+from palomar.detectors.pressure import measured_statistics, pressures
 from palomar.reward.charges import WAITING
 from palomar.reward.scoring import score
 from palomar.reward.spec import bundled, version

@@ -16,8 +16,9 @@ from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.errors import StoreError
+from palomar.data.slices import ALL
 from palomar.data.store.records import RewardChange, RewardVersion, Run
-from palomar.reward.behaviours import ALL, Logged
+from palomar.reward.behaviours import Logged
 from palomar.reward.changes import described
 from palomar.reward.patch import Limits
 from palomar.reward.spec import RewardSpec, version

@@ -15,8 +15,9 @@ import typer
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME, reward_spec
+from palomar.data.slices import SLICES
 from palomar.detectors.forecast import forecasts, scores
-from palomar.detectors.pressure import MARGIN, PRESSURE, SLICES, cycle_pressures, pressures
+from palomar.detectors.pressure import MARGIN, PRESSURE, cycle_pressures, pressures
 from palomar.reward.spec import RewardSpec, version
 from palomar.reward.versions import stored_spec
 

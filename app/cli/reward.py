@@ -16,7 +16,7 @@ from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.errors import StoreError
-from palomar.reward.behaviours import ALL
+from palomar.data.slices import ALL
 from palomar.reward.replay import ANY, Replay, replay, spec_changes
 from palomar.reward.spec import version
 from palomar.reward.versions import stored_spec

@@ -17,9 +17,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from palomar.app.cli.console import announce_console, keep_open, require_port, start_console, stop_console
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.console.options import PORT
-from palomar.app.service import ALL, DIVERGENCE, HACKS, Observatory
+from palomar.app.service import DIVERGENCE, HACKS, Observatory
 from palomar.app.settings import DEFAULT_HOME, DEMO, Settings, read_settings, reward_text
 from palomar.data.errors import ConfigError, StoreError
+from palomar.data.slices import ALL
 from palomar.data.store.runs import STAGES
 from palomar.detectors.departure import Departure, base_level
 from palomar.detectors.statistics import STATISTICS

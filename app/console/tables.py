@@ -9,8 +9,8 @@ import streamlit as st
 
 from palomar.app.console.plain import plain
 from palomar.app.service import definition
+from palomar.data.slices import BANDS
 from palomar.data.store.records import Statistic
-from palomar.detectors.cube import BANDS
 
 
 def points_table(points: Sequence[Statistic], *, key: str, cycles: bool = False) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from palomar.data.findings import ALL, Finding, Severity
+from palomar.data.findings import Finding, Severity
+from palomar.data.slices import ALL
 
 RunStatus = Literal["running", "complete", "stopped"]
 CycleStatus = Literal["running", "complete", "stopped"]

@@ -24,7 +24,7 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,11 @@ import pyarrow as pa
 from scipy import stats
 
 from palomar.data.derived import derived
-from palomar.data.findings import Evidence
+from palomar.data.findings import Evidence, Finding
 from palomar.data.schema import content_id
-from palomar.detectors.cube import BANDS
+from palomar.data.slices import ALL, BANDS
 from palomar.detectors.detector import View
-from palomar.detectors.measure import ALL, UNKNOWN
+from palomar.detectors.measure import UNKNOWN
 
 Floats = npt.NDArray[np.float64]
 
@@ -110,11 +110,6 @@ def exact_sum(sql: str) -> str:
     return f"sum(({sql}) + 6442450944.0 - 6442450944.0)"
 
 
-def columns_of(view: View, cycle: int | None) -> frozenset[str]:
-    """Columns that the observations of a cycle have."""
-    return frozenset(view.query("SELECT * FROM observations LIMIT 0", [cycle]).column_names)
-
-
 def quoted(column: str) -> str:
     """A column's name in SQL."""
     return '"' + column.replace('"', '""') + '"'
@@ -122,11 +117,11 @@ def quoted(column: str) -> str:
 
 def _counted(view: View, name: str, signs: Mapping[str, Sign], cycle: int | None) -> pa.Table:
     if any(sign.needs for sign in signs.values()):
-        known = columns_of(view, cycle)
+        known = view.columns(cycles=[cycle])
         signs = {name: sign for name, sign in signs.items() if known.issuperset(sign.needs)}
     bands = {
         dimension: "CASE "
-        + " ".join(f"WHEN {dimension} < {edge} THEN '{word}'" for edge, word in zip(*_edges(dimension), strict=False))
+        + " ".join(f"WHEN {dimension} < {edge} THEN '{word}'" for edge, word in zip(*BANDS[dimension], strict=False))
         + f" WHEN {dimension} IS NOT NULL THEN '{BANDS[dimension][1][-1]}' END AS {dimension}"
         for dimension in DIMENSIONS
         if dimension in BANDS
@@ -158,10 +153,6 @@ def _counted(view: View, name: str, signs: Mapping[str, Sign], cycle: int | None
     return derived(view.lake, name, cycle, version=version, parts=[("observations", [cycle])], make=make)
 
 
-def _edges(dimension: str) -> tuple[tuple[float, ...], tuple[str, ...]]:
-    return BANDS[dimension]
-
-
 # -- steps -------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +175,21 @@ class Step:
     def effect(self) -> float:
         """Share in the cycle less that of the reference."""
         return self.after - self.before
+
+    def told(self, finding: Finding, *, least: float) -> Finding:
+        """The finding with the step's figures in it; `least` is the smallest effect that its detector asks for."""
+        return replace(
+            finding,
+            before=self.before,
+            after=self.after,
+            effect=self.effect,
+            low=self.low,
+            high=self.high,
+            test=self.z,
+            threshold=self.threshold,
+            n=self.n,
+            smallest=max(self.smallest, least),
+        )
 
 
 def step(x0: Floats, n0: Floats, x: float, n: float, alpha: float) -> Step | None:

@@ -25,11 +25,12 @@ import pyarrow as pa
 
 from palomar.data.derived import derived
 from palomar.data.findings import Finding, Report, Unassessed
+from palomar.data.slices import ALL
 from palomar.detectors.checks._examples import rows, view
 from palomar.detectors.cube import cube
 from palomar.detectors.detector import Example, View, detector
 from palomar.detectors.leave_one_out import Beyond, beyond, unready
-from palomar.detectors.measure import ALL, SERIES, series
+from palomar.detectors.measure import SERIES, series
 
 Floats = npt.NDArray[np.float64]
 

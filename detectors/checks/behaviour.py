@@ -47,7 +47,8 @@ import numpy as np
 import pyarrow as pa
 from scipy import stats
 
-from palomar.data.findings import ALL, Cause, Evidence, Finding, Reading, Report, Severity, Unassessed
+from palomar.data.findings import Cause, Evidence, Finding, Reading, Report, Severity, Unassessed
+from palomar.data.slices import ALL, SLICES
 from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks.drift import charts
@@ -57,7 +58,7 @@ from palomar.detectors.drift import BUDGET
 from palomar.detectors.drift import Chart as ChartKind
 from palomar.detectors.drift import Finding as Chart
 from palomar.detectors.evidence import evidence
-from palomar.detectors.pressure import MARGIN, SLICES, combined, cycle_pressures, measured_statistics
+from palomar.detectors.pressure import MARGIN, combined, cycle_pressures, measured_statistics
 from palomar.detectors.reading import Direction, Push, Read, read
 from palomar.detectors.statistics import STATISTICS, Statistic
 from palomar.detectors.worth import Part, Worth, worth

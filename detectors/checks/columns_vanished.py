@@ -38,7 +38,6 @@ from palomar.detectors.checks._shares import (
     RATE,
     Step,
     before_cycle,
-    columns_of,
     evidence,
     percent,
     quoted,
@@ -155,7 +154,7 @@ def columns_vanished(view: View) -> Report:
 
 def _counts(view: View, cycle: int | None) -> Mapping[str, tuple[int, int]]:
     """Rows where each column is known, and where it belongs."""
-    columns = columns_of(view, cycle)
+    columns = view.columns(cycles=[cycle])
     looked = [name for name in sorted(columns) if name not in LATE]
     listed = ", ".join(
         f"count(CASE WHEN {where} AND {quoted(name)} IS NOT NULL THEN 1 END) AS k{index}, "
@@ -222,7 +221,7 @@ def _gone(view: View, column: str, share: float, *, n: int, last: int, looked: i
 
 def _partly(view: View, column: str, at: Step, looked: int) -> Finding:
     columns = view.columns()
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=(
@@ -231,22 +230,14 @@ def _partly(view: View, column: str, at: Step, looked: int) -> Finding:
         ),
         statistic=column,
         unit="share of rows with a value",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over {looked} columns, Student t with overdispersion, "
         "Bonferroni",
-        n=at.n,
-        smallest=max(at.smallest, MARGIN),
         since=view.cycle,
         reading="measurement_fault",
         evidence=evidence(view, f"{quoted(column)} IS NULL", _belongs(column, columns)),
         detail={"hold": _holds(column)},
     )
+    return at.told(found, least=MARGIN)
 
 
 def _holds(column: str) -> bool:

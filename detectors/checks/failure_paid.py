@@ -47,7 +47,6 @@ from palomar.detectors.checks._shares import (
     Sign,
     Step,
     before_cycle,
-    columns_of,
     evidence,
     jumps,
     percent,
@@ -236,7 +235,7 @@ def _grown(view: View, pair: _Pair, base: tuple[int, ...], alpha: float) -> Step
     """Share of rows that failed and were paid the value, against the reference."""
     c = quoted(pair.column)
     sql = f"SELECT count_if(({FAILED[pair.name]}) AND {c} = {pair.value}) AS x, count({c}) AS n FROM observations"
-    counts = [view.query(sql, [cycle]).to_pylist()[0] for cycle in base if pair.column in columns_of(view, cycle)]
+    counts = [view.query(sql, [cycle]).to_pylist()[0] for cycle in base if pair.column in view.columns(cycles=[cycle])]
     x0, n0 = (np.array([row[part] for row in counts], dtype=np.float64) for part in "xn")
     return step(x0, n0, float(pair.marked_at), float(pair.marked + pair.others), alpha)
 
@@ -257,7 +256,7 @@ def _heaps(view: View) -> dict[str, Jump]:
 
 def _paid(view: View, pair: _Pair, at: Step, tests: int) -> Finding:
     holds = f"({FAILED[pair.name]}) AND {quoted(pair.column)} = {pair.value}"
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=(
@@ -267,22 +266,14 @@ def _paid(view: View, pair: _Pair, at: Step, tests: int) -> Finding:
         ),
         statistic=pair.column,
         unit="share of interactions",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over {tests} columns, values and signs, Student t with "
         "overdispersion, Bonferroni",
-        n=at.n,
-        smallest=max(at.smallest, MARGIN),
         since=view.cycle,
         reading="measurement_fault",
         evidence=evidence(view, holds, f"{quoted(pair.column)} IS NOT NULL"),
         detail={"hold": True, "value": pair.value, "sign": pair.name, "on": pair.on, "off": pair.off},
     )
+    return at.told(found, least=MARGIN)
 
 
 def _default(view: View, pair: _Pair) -> Finding:
@@ -309,7 +300,7 @@ def _default(view: View, pair: _Pair) -> Finding:
 
 def _heap(view: View, column: str, jump: Jump) -> Finding:
     at, value = jump.step, float(jump.sign.split("=")[1])
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=(
@@ -319,18 +310,10 @@ def _heap(view: View, column: str, jump: Jump) -> Finding:
         ),
         statistic=column,
         unit="share of interactions",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over 6 columns and values, Student t with overdispersion, "
         "Bonferroni; and the rise is abrupt and alike in all slices",
-        n=at.n,
-        smallest=max(at.smallest, LEARNT),
         since=jump.since,
         evidence=evidence(view, f"{column} = {value}", f"{column} IS NOT NULL"),
         detail={"value": value, "slices": {name: list(pair) for name, pair in jump.slices.items()}},
     )
+    return at.told(found, least=LEARNT)

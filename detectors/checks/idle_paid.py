@@ -23,10 +23,10 @@ import pyarrow as pa
 from scipy import stats
 
 from palomar.data.findings import Finding, Report, Unassessed
+from palomar.data.slices import BANDS
 from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks._shares import evidence, exact_sum
-from palomar.detectors.cube import BANDS
 from palomar.detectors.detector import Example, View, detector
 
 NAME = "idle-paid"

@@ -157,7 +157,7 @@ def outage(view: View) -> Report:
 
 def _finding(view: View, jump: Jump) -> Finding:
     sign, at = SIGNS[jump.sign], jump.step
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=(
@@ -166,22 +166,14 @@ def _finding(view: View, jump: Jump) -> Finding:
         ),
         statistic=jump.sign,
         unit="share of the rows that could be hit",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over {len(SIGNS)} signs, Student t with overdispersion, "
         "Bonferroni; and the rise is abrupt and alike in all slices",
-        n=at.n,
-        smallest=max(at.smallest, _margin(jump.sign)),
         since=jump.since,
         reading="measurement_fault",
         evidence=evidence(view, sign.holds, sign.among),
         detail={"hold": True, "slices": {name: list(pair) for name, pair in jump.slices.items()}},
     )
+    return at.told(found, least=_margin(jump.sign))
 
 
 def _beside(view: View) -> str:

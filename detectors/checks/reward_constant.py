@@ -32,7 +32,7 @@ from palomar.data.findings import Finding, Report, Unassessed
 from palomar.data.schema import content_id
 from palomar.detectors.checks._examples import rows, samples
 from palomar.detectors.checks._examples import view as example_view
-from palomar.detectors.checks._shares import RATE, before_cycle, columns_of, evidence, percent, quoted, step
+from palomar.detectors.checks._shares import RATE, before_cycle, evidence, percent, quoted, step
 from palomar.detectors.detector import Example, View, detector
 from palomar.reward.charges import BASELINE, WAITING
 
@@ -192,7 +192,7 @@ def _constants(view: View) -> dict[str, tuple[float | None, int]]:
 def _varied(view: View, column: str) -> float | None:
     """Share of the rows of the cycle before that differ from its most frequent value; None where there are none."""
     earlier = [cycle for cycle in view.history if cycle != view.cycle]
-    if not earlier or column not in columns_of(view, earlier[-1]):
+    if not earlier or column not in view.columns(cycles=[earlier[-1]]):
         return None
     c = quoted(column)
     sql = f"SELECT max(n) / sum(n) AS most FROM (SELECT count({c}) AS n FROM observations GROUP BY {c})"

@@ -31,6 +31,7 @@ import pyarrow as pa
 from scipy import stats
 
 from palomar.data.findings import Finding, Report, Unassessed
+from palomar.data.slices import ALL, BANDS
 from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks._shares import (
@@ -46,9 +47,7 @@ from palomar.detectors.checks._shares import (
     shares,
     step,
 )
-from palomar.detectors.cube import BANDS
 from palomar.detectors.detector import Example, View, detector
-from palomar.detectors.measure import ALL
 
 NAME = "reward-invalid"
 MARGIN = 0.02
@@ -229,27 +228,19 @@ def _rise(view: View, sign: str, at: Step, shown: Sign | None, tests: int) -> Fi
     reasons = f"; most often: {_reasons(view)}" if sign in (INVALID, LOST) else ""
     fault = sign != WAITING and at.after >= HOLD
     where = shown or Sign("reward_status = 'waiting'")
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=f"{sign}: {percent(at.before)} -> {percent(at.after)}, n={at.n:,}{reasons}",
         statistic=sign,
         unit="share",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over {tests} shares, Student t with overdispersion, Bonferroni",
-        n=at.n,
-        smallest=max(at.smallest, MARGIN),
         since=view.cycle,
         reading="measurement_fault" if fault else None,
         evidence=evidence(view, where.holds, where.among),
         detail={"hold": fault},
     )
+    return at.told(found, least=MARGIN)
 
 
 def _lost(view: View, share: float, n: int) -> Finding:
@@ -271,7 +262,7 @@ def _lost(view: View, share: float, n: int) -> Finding:
 
 
 def _bent(view: View, at: Step, tests: int) -> Finding:
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=(
@@ -282,16 +273,8 @@ def _bent(view: View, at: Step, tests: int) -> Finding:
         statistic=INVALID,
         slice="predicted_failure=high",
         unit="share",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over {tests} shares, Student t clustered by user, Bonferroni",
-        n=at.n,
-        smallest=max(at.smallest, MARGIN),
         evidence=evidence(view, "reward_status = 'invalid'", _SCORED),
         detail={"effect": "hard less easy requests"},
     )
+    return at.told(found, least=MARGIN)

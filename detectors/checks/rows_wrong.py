@@ -226,28 +226,20 @@ def _evaluation(view: View) -> Finding | str | None:
         return "it takes three earlier cycles to compare with"
     if seen.effect < MARGIN or seen.z < seen.threshold:
         return None
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=f"evaluation traffic: {percent(seen.before)} -> {percent(seen.after)} of the rows, n={seen.n:,}; the "
         "cycle's own rows may have been overwritten",
         statistic="evaluation traffic",
         unit="share of rows",
-        before=seen.before,
-        after=seen.after,
-        effect=seen.effect,
-        low=seen.low,
-        high=seen.high,
-        test=seen.z,
-        threshold=seen.threshold,
         error_control=f"{RATE:g} false alarms per cycle, Student t with overdispersion",
-        n=seen.n,
-        smallest=max(seen.smallest, MARGIN),
         since=view.cycle,
         reading="measurement_fault",
         evidence=evidence(view, EVALUATION.holds),
         detail={"hold": True},
     )
+    return seen.told(found, least=MARGIN)
 
 
 def _evaluation_trained(view: View) -> Finding | str | None:

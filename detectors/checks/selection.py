@@ -38,12 +38,12 @@ import pyarrow as pa
 from scipy import stats
 
 from palomar.data.derived import Part, derived
-from palomar.data.findings import ALL, Cause, Evidence, Finding, Report, Unassessed
+from palomar.data.findings import Cause, Evidence, Finding, Report, Unassessed
 from palomar.data.schema import content_id
+from palomar.data.slices import ALL, BANDS
 from palomar.detectors.checks._examples import rows
 from palomar.detectors.checks._examples import view as example_view
 from palomar.detectors.checks._shares import exact_sum, percent
-from palomar.detectors.cube import BANDS
 from palomar.detectors.detector import Example, View, detector
 from palomar.reward.charges import BASELINE, NO_REASON, NOT_UPDATED, WAITING
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 from palomar.data.findings import Cause, Evidence, Finding, Report, Unassessed
 from palomar.detectors.checks._examples import rows, samples
 from palomar.detectors.checks._examples import view as example_view
-from palomar.detectors.checks._shares import before_cycle, columns_of, percent, quoted
+from palomar.detectors.checks._shares import before_cycle, percent, quoted
 from palomar.detectors.detector import Example, View, detector
 
 Floats = npt.NDArray[np.float64]
@@ -139,7 +139,7 @@ def _task(view: View, terms: list[str], weights: Mapping[str, float]) -> str | N
     """The term that makes most of the rewards' variance."""
     variance = dict.fromkeys(terms, 0.0)
     for cycle in (*before_cycle(view), view.cycle):
-        known = [name for name in terms if name in columns_of(view, cycle)]
+        known = [name for name in terms if name in view.columns(cycles=[cycle])]
         if known:
             listed = ", ".join(f"var_pop({quoted(name)}) AS v{index}" for index, name in enumerate(known))
             row = view.query(f"SELECT {listed} FROM observations", [cycle]).to_pylist()[0]

@@ -39,8 +39,8 @@ from palomar.data.derived import derived
 from palomar.data.edits import from_old_new, from_whole_file
 from palomar.data.findings import Evidence, Finding, Report, Severity, Unassessed
 from palomar.data.schema import Cohort, Edit, Interaction, Step, content_id
+from palomar.data.slices import BANDS
 from palomar.detectors.checks._examples import rows, view
-from palomar.detectors.cube import BANDS
 from palomar.detectors.detector import Example, View, detector
 from palomar.detectors.signature import assess, signatures
 

@@ -38,6 +38,7 @@ from palomar.detectors.checks._shares import (
     evidence,
     jumps,
     percent,
+    quoted,
     shares,
     span,
     step,
@@ -158,7 +159,7 @@ def _finding(view: View, sign: str, at: Step, jump: Jump | None, since: int) -> 
     falls = _falls(view, condition)
     how = f"at once{span(jump.slices)}: the limit changed" if jump else "not everywhere at once: answers may be longer"
     beside = f"; on these {', '.join(falls)}" if falls else ""
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=(
@@ -167,32 +168,23 @@ def _finding(view: View, sign: str, at: Step, jump: Jump | None, since: int) -> 
         ),
         statistic=sign,
         unit="share of interactions",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over {len(SIGNS)} signs, Student t with overdispersion, "
         "Bonferroni",
-        n=at.n,
-        smallest=max(at.smallest, MARGIN),
         since=since,
         reading=None if jump is None else "measurement_fault",
         evidence=evidence(view, cut.holds, cut.among),
         detail={"hold": jump is not None, "falls": list(falls)},
     )
+    return at.told(found, least=MARGIN)
 
 
 def _falls(view: View, cut: str) -> Sequence[str]:
     """Reward and terms that are much lower on cut outputs, in words."""
     names = ["reward", *sorted(name for name in view.columns() if name.startswith("term:"))]
-    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
     listed = ", ".join(
         f"avg({name}) FILTER ({cut}) AS a{index}, avg({name}) FILTER (NOT ({cut})) AS b{index}, "
         f"stddev_samp({name}) AS s{index}"
-        for index, name in enumerate(quoted)
+        for index, name in enumerate(map(quoted, names))
     )
     row = view.query(f"SELECT {listed} FROM observations").to_pylist()[0]
     found = []

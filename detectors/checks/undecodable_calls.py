@@ -121,7 +121,7 @@ def undecodable_calls(view: View) -> Report:
 
 def _finding(view: View, jump: Jump) -> Finding:
     at, sign = jump.step, SIGNS[jump.sign]
-    return Finding(
+    found = Finding(
         detector=NAME,
         severity="warns",
         sentence=(
@@ -131,19 +131,11 @@ def _finding(view: View, jump: Jump) -> Finding:
         ),
         statistic=f"invalid_{jump.sign}",
         unit="share of interactions that called a tool",
-        before=at.before,
-        after=at.after,
-        effect=at.effect,
-        low=at.low,
-        high=at.high,
-        test=at.z,
-        threshold=at.threshold,
         error_control=f"{RATE:g} false alarms per cycle over {len(SIGNS)} kinds, Student t with overdispersion, "
         "Bonferroni; and the rise is abrupt, alike in all slices and of one kind",
-        n=at.n,
-        smallest=max(at.smallest, LEARNT),
         since=jump.since,
         reading="measurement_fault",
         evidence=evidence(view, sign.holds, sign.among),
         detail={"hold": True, "slices": {name: list(pair) for name, pair in jump.slices.items()}},
     )
+    return at.told(found, least=LEARNT)

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import stats
 
-from palomar.reward.behaviours import SLICES, Ints, Logged, within
+from palomar.data.slices import SLICES
+from palomar.reward.behaviours import Ints, Logged, within
 from palomar.reward.probes.probe import Probe
 from palomar.reward.probes.rollout import Rollout
 from palomar.reward.rows import Floats, Mask

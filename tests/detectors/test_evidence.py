@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from palomar.data.errors import LakeError
-from palomar.data.findings import ALL, Evidence
+from palomar.data.findings import Evidence
 from palomar.data.lake import Lake
+from palomar.data.slices import ALL, SLICES
 from palomar.detectors.checks._examples import rows, samples
 from palomar.detectors.evidence import evidence
-from palomar.detectors.pressure import SLICES
 from palomar.detectors.statistics import STATISTICS, Statistic
 
 HARD = {"predicted_failure": "high"}

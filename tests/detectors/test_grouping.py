@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palomar.data.findings import ALL, Finding
+from palomar.data.findings import Finding
 from palomar.data.schema import content_id
+from palomar.data.slices import ALL
 from palomar.data.store.records import StoredFinding
 from palomar.detectors.grouping import belongs, family_of, group, opens, strand_of, title_of
 from palomar.detectors.signature import signatures

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import text
 
-from palomar.data.findings import ALL, Finding
+from palomar.data.findings import Finding
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.incidents import ACTIVE
 from palomar.data.store.records import AlarmVote, Incident, Scope

@@ -12,12 +12,12 @@ import pytest
 
 from palomar.data.lake import Lake
 from palomar.data.observations import FACTS, SAMPLES
+from palomar.data.slices import SLICES
 from palomar.detectors import pressure as module
 from palomar.detectors.measure import measure
 from palomar.detectors.pressure import (
     MARGIN,
     PRESSURE,
-    SLICES,
     combined,
     cycle_pressures,
     judged,

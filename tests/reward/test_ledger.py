@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palomar.data.errors import LedgerError
-from palomar.reward.ledger import ALL, STRATA, UNKNOWN, Ledger, ledger
+from palomar.data.slices import ALL
+from palomar.reward.ledger import STRATA, UNKNOWN, Ledger, ledger
 
 COLLECTED = pa.schema([("interaction_id", pa.string()), ("predicted_failure", pa.float64())])
 OBSERVED = pa.schema([*COLLECTED, ("reward_status", pa.string()), ("included", pa.bool_()), ("exclusion", pa.string())])

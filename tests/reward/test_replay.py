@@ -15,10 +15,11 @@ from scipy import stats
 
 from palomar.data.lake import Lake
 from palomar.data.observations import FACTS
+from palomar.data.slices import BANDS, SLICES
 from palomar.detectors import cube, pressure
 from palomar.detectors.pressure import measured_statistics
 from palomar.reward import replay as module
-from palomar.reward.behaviours import BANDS, MEASURED, SLICES, Logged, measured, within
+from palomar.reward.behaviours import MEASURED, Logged, measured, within
 from palomar.reward.charges import SAMPLE_COLUMNS, reward_signals
 from palomar.reward.replay import Change, Inclusion, batch_advantage, compare, flips, pay, replay, spec_changes
 from palomar.reward.scoring import score

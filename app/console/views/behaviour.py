@@ -12,7 +12,8 @@ from palomar.app.console.charts import MOST_CYCLES, Panel, control_series, drawn
 from palomar.app.console.links import link
 from palomar.app.console.plain import plain
 from palomar.app.console.tables import in_words, points_table, slice_words, title, unit, without_data
-from palomar.app.service import ALL, WATCHED, Behaviour, definition
+from palomar.app.service import WATCHED, Behaviour, definition
+from palomar.data.slices import ALL
 from palomar.data.store.records import Statistic
 
 COLUMNS = 3

@@ -11,7 +11,8 @@ from palomar.app.console import frame
 from palomar.app.console.charts import BLUE, ORANGE, Panel, control_series, drawn, said
 from palomar.app.console.links import address, link
 from palomar.app.console.tables import in_words, points_table, slice_in_words
-from palomar.app.service import ALL, HACKS, OUTCOME_DOWN, REWARD_UP, CycleView, SourceCount, Watch, definition
+from palomar.app.service import HACKS, OUTCOME_DOWN, REWARD_UP, CycleView, SourceCount, Watch, definition
+from palomar.data.slices import ALL
 from palomar.data.store.records import Run, Statistic
 from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure
 

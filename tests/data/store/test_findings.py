@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, text
 
 from palomar.data.errors import StoreError
-from palomar.data.findings import ALL, Cause, Evidence, Finding, Reading, Report, Severity, Unassessed
+from palomar.data.findings import Cause, Evidence, Finding, Reading, Report, Severity, Unassessed
 from palomar.data.schema import content_id
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.records import CycleVerdict, Forecast
 

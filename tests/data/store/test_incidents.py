@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from palomar.data.errors import StoreError
-from palomar.data.findings import ALL, Cause, Evidence, Finding
+from palomar.data.findings import Cause, Evidence, Finding
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.incidents import Arrival, evidence_hash
 from palomar.data.store.records import Incident, Scope, StoredFinding

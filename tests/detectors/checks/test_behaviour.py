@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from palomar.data.findings import ALL, Finding
+from palomar.data.findings import Finding
+from palomar.data.slices import ALL
 from palomar.detectors.checks._examples import rows, view
 from palomar.detectors.checks.behaviour import _Out, _Pooled, _severity, behaviour
 from palomar.detectors.detector import View
