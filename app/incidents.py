@@ -77,9 +77,9 @@ class IncidentView:
     """Of the audit log when this was read."""
 
     @property
-    def quiet(self) -> int:
-        """Cycles that were checked after the last one in which it was seen, going by their numbers."""
-        return 0 if self.checked is None else max(0, self.checked - self.incident.seen_cycle)
+    def quiet(self) -> bool:
+        """Whether the newest checked cycle is one in which it was not seen any more."""
+        return self.checked is not None and self.checked > self.incident.seen_cycle
 
 
 def keep_check(
@@ -153,7 +153,7 @@ def post_mortem(found: IncidentView, form: Form, *, now: datetime | None = None)
         keep_trailing_newline=True,
         finalize=_shown if form == "html" else _shown_in_markdown,
     )
-    environment.filters.update(number=_number, utc=_utc, line=_line)
+    environment.filters.update(number=_number, utc=_utc)
     environment.globals.update(told=told_of, ending=ending)
     template = environment.get_template(f"post_mortem.{'html' if form == 'html' else 'md'}.jinja")
     return template.render(view=found, incident=found.incident, now=_utc(now or datetime.now(UTC)))
@@ -208,8 +208,8 @@ def escaped_markdown(text: str) -> str:
     return re.sub(r"^(\d*)([-+.)=])(?=\s|$)", r"\1\\\2", line)
 
 
-def _shown(value: Any) -> Any:
-    return "-" if value is None else value
+def _shown(value: Any) -> str:
+    return "-" if value is None else _line(value)
 
 
 def _shown_in_markdown(value: Any) -> str:

@@ -426,9 +426,9 @@ def _facts(found: IncidentView) -> list[tuple[str, str]]:
     if lead.latest is not None and lead.latest.cycle > lead.pin.cycle:
         facts.append(("now", f"in cycle {lead.latest.cycle}: {lead.latest.finding.sentence}"))
     if found.quiet:
-        facts.append(("quiet", f"not seen in the {found.quiet} cycles since cycle {incident.seen_cycle}"))
+        facts.append(("quiet", f"not seen since cycle {incident.seen_cycle}"))
     if found.charges:
-        told = [f"{each.name} ({each.findings} of {found.findings} findings)" for each in found.charges[:3]]
+        told = [f"{each.name} ({each.findings} of {found.findings})" for each in found.charges[:3]]
         facts.append(("charged to", ", ".join(told)))
     if incident.cause is not None:
         facts.append(("root cause", str(incident.cause["words"])))
@@ -455,7 +455,7 @@ def _print_evidence(found: IncidentView, every: bool) -> None:
     if len(shown) < len(found.evidence):
         warn = len(found.evidence) - len(keeping)
         rest = [f"{len(keeping) - len(shown)} more that keep a cycle from passing"] * (len(keeping) > len(shown))
-        rest += [f"{warn} warnings"] * bool(warn)
+        rest += [f"{warn} warning{'s' * (warn != 1)}"] * bool(warn)
         people.print(f"and {' and '.join(rest)}; --all shows them")
     if not all(each.intact for each in found.evidence):
         people.print("CHANGED: evidence is not what the audit log has the hash of", soft_wrap=True)
