@@ -311,3 +311,36 @@ def test_units_are_schultzbergs(margins: dict[str, Any]) -> None:
 def test_a_contrast_counts_the_units_of_both_arms() -> None:
     found = confidence.difference(Arm(10, 1.0, 0.9), Arm(20, 3.0, 0.8))
     assert found == Contrast(2.0, pytest.approx(np.sqrt(0.09 + 0.04)), 30)
+
+
+# -- a few values that need no shared files --------------------------------------------------------------------------
+
+
+def test_one_side_is_tuned_for_twice_the_error() -> None:
+    """The authors' rule for equation 134; and the margin by hand: t = 100, rho^2 = 0.01, so t rho^2 + 1 = 2."""
+    assert confidence.tuned(5000, 0.05, sides=1) == pytest.approx(confidence.tuned(5000, 0.1))
+    assert confidence.tuned(5000, 0.05) == pytest.approx(0.00164239361241, abs=1e-12)
+    one, two = (confidence.margin(100, 0.01, 0.05, sides=sides) for sides in (1, 2))  # type: ignore[arg-type]
+    assert one == pytest.approx(np.sqrt(0.04 * np.log(1 + np.sqrt(2) / 0.1)))
+    assert two == pytest.approx(np.sqrt(0.04 * np.log(np.sqrt(2) / 0.05)))
+
+
+def test_the_first_table_of_newcombe() -> None:
+    """Newcombe 1998, table II: Miettinen and Nurminen 0.0528 to 0.3382, and not Mee's 0.0533 to 0.3377."""
+    assert confidence.miettinen_nurminen(56, 70, 48, 80) == pytest.approx((0.0528, 0.3382), abs=5e-5)
+
+
+def test_cuped_keeps_the_level_of_both_arms_together() -> None:
+    """Else a relative effect would be over something else."""
+    rng = np.random.default_rng(6)
+    before = rng.normal(50, 5, 80)
+    values = before + rng.normal(0, 1, 80)
+    old, new = confidence.cuped((before[:40], values[:40]), (before[40:], values[40:]))
+    assert (old.mean + new.mean) / 2 == pytest.approx(values.mean())
+    assert old.error < 0.5 * Arm.of(values[:40]).error
+
+
+def test_bernoulli_and_quantile_values_of_confseqs_own_test() -> None:
+    assert confidence.bernoulli_sequence(15, 50, 0.05, 50) == pytest.approx((0.129556994975, 0.511896402536), abs=1e-5)
+    first = np.arange(1, 1001.0)
+    assert confidence.quantile_p(first, first + 85, 0.5, 100) == pytest.approx(0.0838054952113, abs=1e-5)
