@@ -26,9 +26,10 @@ edit" as it would in the chart. A plain rate or mean has Y = 1.
 of the estimate's influence function; what estimating R and E[Y] adds is in it. The advantages are taken as given: noise
 in the trainer's baseline moved the policy as well.
 
-**Speed.** With r() for what is left within contexts, D_u = sum over the rows of user u of r(A) r(phi), and p and q the
-pressures on phi and on Y / E[Y], the influence of u sums to D_u - q Phi_u - p Y_u. Its square over users is made of six
-sums, of which only that of D_u^2 needs a pass per signal. Slices that are unions of cells share what is left.
+**Speed.** Slices that are unions of cells share what is left within contexts. Rows of a user that lie in the same
+slices are a *lot*, and are summed once, apart for X and Y; each slice puts its lots together with its own R. Where
+there are more than `GROUPS` users, groups of them, drawn at random, stand in the place of users: groups are independent
+as users are, so the error is right on average, and itself known to about 1.6 %.
 
 **Beware.** eta is not known here, so pressures compare with each other, not with rates. It is first order: a behaviour
 near 0 or 1 cannot move further, whatever its pressure; read it beside the level. What is held fixed is what the context
@@ -41,15 +42,13 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse, stats
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from palomar.reward.contexts import Context
+from palomar.reward.contexts import Context, numbered
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -66,6 +65,8 @@ on a handful of rows, and be too short."""
 CONFIDENCE = 0.95
 
 _ROUNDING = 1e-12
+GROUPS = 2_048
+"""Users, or groups of them, that standard errors are taken from at most."""
 _PIECE = 8_192
 """Rows worked on at a time, so that what is made of them stays in the processor's cache."""
 _PARTS = (2_000, 50_000)
@@ -149,42 +150,47 @@ def pressure_in(
     for given in (signals, behaviours.numerator, behaviours.denominator):
         if not np.isfinite(given).all():
             raise ValueError("signals and statistics must be finite; what is not known belongs in no row")
-    chosen = np.logical_or.reduce(slices)
-    order = np.argsort(clusters, kind="stable")
-    order = order[chosen[order]]
-    if not len(order):
+    if not any(mask.any() for mask in slices):
         return [_none(behaviours, signals.shape[1]) for _ in slices]
     values = signals, behaviours.numerator, behaviours.denominator
     left = [context.fitted(each) for each in values]
+    number = numbered(clusters[:, None])
+    group = _groups(number)
+    places = _Places.of(slices)
+    order = np.argsort(group * len(places.within) + places.pattern, kind="stable")
+    order = order[places.anywhere[order]]
 
-    def sums(piece: Ints) -> list[_Sums | None]:
+    def lots(piece: Ints) -> _Lots:
         given = [each.take(piece, axis=0) for each in values]
-        rows = _Rows(clusters[piece], *given[1:], *(of(piece, each) for of, each in zip(left, given, strict=True)))
-        return [
-            _sums(rows, mask[piece], level) if level.rows else None for mask, level in zip(slices, levels, strict=True)
-        ]
+        remains = [of(piece, each) for of, each in zip(left, given, strict=True)]
+        return _lots(group[piece], places.pattern[piece], given, remains, len(places.within))
 
-    # BLAS would take all cores for each of many small products. Two threads of ours do better.
-    with _libraries().limit(limits=1, user_api="blas"), ThreadPoolExecutor(min(os.cpu_count() or 1, 2)) as pool:
-        levels = _levels(slices, *values)
-        parts = list(pool.map(sums, _pieces(order, clusters[order])))
-    return [
-        _pressures(
-            _added([part[g] for part in parts]),
-            level,
-            _unusual_in(behaviours.numerator, behaviours.denominator, mask),
-            _unusual_in(signals, None, mask),
-        )
-        if level.rows
-        else _none(behaviours, signals.shape[1])
-        for g, (mask, level) in enumerate(zip(slices, levels, strict=True))
-    ]
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 2)) as pool:  # NumPy and SciPy let both run at once
+        whole = _joined(list(pool.map(lots, _pieces(order, group[order]))))
+
+        def found(index: int) -> Pressures:
+            mask = slices[index]
+            if not mask.any():
+                return _none(behaviours, signals.shape[1])
+            unusual = _unusual_in(behaviours.numerator, behaviours.denominator, mask)
+            return _pressures(
+                whole,
+                places.within[:, index],
+                unusual=unusual,
+                signal_unusual=_unusual_in(signals, None, mask),
+                clusters=int(np.count_nonzero(np.bincount(number[mask]))),
+            )
+
+        return list(pool.map(found, range(len(slices))))
 
 
-@cache
-def _libraries() -> ThreadpoolController:
-    """The BLAS in use; to look for it takes tens of milliseconds."""
-    return ThreadpoolController()
+def _groups(number: Ints) -> Ints:
+    """Group of each row whose cluster has a number from 0: the cluster itself, where there are few."""
+    num = int(number.max()) + 1
+    if num <= GROUPS:
+        return number
+    # The same at every call. All groups have as many clusters.
+    return np.asarray((np.random.default_rng(0).permutation(num) % GROUPS)[number], dtype=np.int64)
 
 
 def _none(behaviours: Behaviours, num_signals: int) -> Pressures:
@@ -201,162 +207,150 @@ def _none(behaviours: Behaviours, num_signals: int) -> Pressures:
 
 
 @dataclass(frozen=True)
-class _Levels:
-    """Levels of K statistics in one slice."""
+class _Places:
+    """Which of G slices N rows lie in: P patterns of slices, as different rows have them."""
 
-    rows: int
-    counts: Ints
-    """Rows that count: (K,)."""
-    total: Floats
-    """Sum of Y: (K,)."""
-    level: Floats
-    """R: (K,); 0 where no row counts."""
-    mean: Floats
-    """E[Y]: (K,); 1 where no row counts."""
-    square: Floats
-    """Sum of X^2: (K,)."""
-    signal_square: Floats
-    """Sum of each signal's square: (S,)."""
+    pattern: Ints
+    """Number of each row's pattern: (N,)."""
+    within: Mask
+    """Whether the rows of a pattern lie in a slice: (P, G)."""
+    anywhere: Mask
+    """Rows that lie in a slice: (N,)."""
 
-
-def _levels(slices: Sequence[Mask], signals: Floats, numerator: Floats, denominator: Floats) -> list[_Levels]:
-    """Of each slice."""
-    num = numerator.shape[1]
-    sums: Floats | float = 0.0
-    for start in range(0, len(signals), _PIECE):
-        rows = slice(start, start + _PIECE)
-        x, y, signal = numerator[rows], denominator[rows], signals[rows]
-        values = np.concatenate([x, y, y > 0, x**2, signal**2], axis=1)
-        sums = sums + np.stack([mask[rows] for mask in slices]).astype(np.float64) @ values
-    found = []
-    for mask, row in zip(slices, np.asarray(sums), strict=True):
-        x, y, counted, square, signal_square = np.split(row, [num, 2 * num, 3 * num, 4 * num])
-        rows_in = int(np.count_nonzero(mask))
-        some_count = counted > 0
-        level = np.divide(x, y, out=np.zeros(num), where=some_count)
-        mean = np.where(some_count, y / max(rows_in, 1), 1.0)
-        found.append(_Levels(rows_in, counted.astype(np.int64), y, level, mean, square, signal_square))
-    return found
+    @classmethod
+    def of(cls, slices: Sequence[Mask]) -> _Places:
+        pattern = numbered(np.column_stack([mask.astype(np.int64) for mask in slices]))
+        within = np.zeros((int(pattern.max()) + 1, len(slices)), dtype=np.bool_)
+        for g, mask in enumerate(slices):
+            within[pattern, g] = mask
+        return cls(pattern, within, np.asarray(within.any(axis=1), dtype=np.bool_)[pattern])
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """What a slice's estimates are made of; `_added` over pieces that share no cluster. a, f, g: what is left within
-    contexts of signal, phi and Y; Phi, Y, D: sums over a cluster of phi, Y / E[Y] and a f."""
+class _Lots:
+    """Sums over L lots, the rows of a group that lie in the same slices, and over the P patterns of slices. a, f, g:
+    what is left within contexts of signal, X and Y."""
 
-    clusters: Floats
-    cross: Floats
-    """Of a f: (S, K)."""
-    share_cross: Floats
-    """Of a g / E[Y]: (S, K)."""
-    square: Floats
-    """Of D^2 over clusters: (S, K)."""
-    with_phi: Floats
-    """Of D Phi."""
-    with_share: Floats
-    """Of D Y."""
-    phi_phi: Floats
-    """Of Phi^2: (K,)."""
-    phi_share: Floats
-    share_share: Floats
-    left: Floats
-    """Of f^2: (K,)."""
-    signal_left: Floats
-    """Of a^2: (S,)."""
+    group: Ints
+    """(L,), ascending."""
+    pattern: Ints
+    numerator: Floats
+    """Of X: (L, K)."""
+    denominator: Floats
+    numerator_cross: Floats
+    """Of a f: (S, L, K)."""
+    denominator_cross: Floats
+    """Of a g: (S, L, K)."""
+    rows: Ints
+    """Rows of each pattern: (P,)."""
+    counts: Floats
+    """Of rows that count, of X^2, f^2, f g and g^2: (P, 5, K)."""
+    signal_counts: Floats
+    """Of the signal's square and a^2: (P, 2, S)."""
 
 
-def _added(parts: Sequence[_Sums | None]) -> _Sums:
-    known = [part for part in parts if part is not None]
-    return _Sums(*(np.sum([getattr(part, name) for part in known], axis=0) for name in _Sums.__dataclass_fields__))
+def _lots(group: Ints, pattern: Ints, given: Sequence[Floats], remains: Sequence[Floats], patterns: int) -> _Lots:
+    """Of rows sorted by group and pattern: signal, X and Y, as given and what is left of them within contexts."""
+    signal, x, y = given
+    a, f, g = remains
+    starts = np.flatnonzero(np.r_[True, (group[1:] != group[:-1]) | (pattern[1:] != pattern[:-1])])
+    members = _sparse(np.arange(len(group)), np.r_[starts, len(group)], len(group))
+    numerator, denominator = members @ x, members @ y
+    cross = np.empty((2, a.shape[1], *numerator.shape))
+    for s, weight in enumerate(np.ascontiguousarray(a.T)):
+        members.data = weight
+        cross[0, s], cross[1, s] = members @ f, members @ g
+    squares = np.concatenate([y > 0, x * x, f * f, f * g, g * g, signal * signal, a * a], axis=1)
+    of_pattern = sparse.csr_matrix((np.ones(len(group)), (pattern, np.arange(len(group)))), (patterns, len(group)))
+    sums = np.split(of_pattern @ squares, [5 * x.shape[1]], axis=1)
+    return _Lots(
+        group=group[starts],
+        pattern=pattern[starts],
+        numerator=numerator,
+        denominator=denominator,
+        numerator_cross=cross[0],
+        denominator_cross=cross[1],
+        rows=np.bincount(pattern, minlength=patterns),
+        counts=sums[0].reshape(patterns, 5, -1),
+        signal_counts=sums[1].reshape(patterns, 2, -1),
+    )
+
+
+def _joined(parts: Sequence[_Lots]) -> _Lots:
+    """Of all rows, from parts that share no group."""
+
+    def over_lots(name: str, axis: int = 0) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts], axis=axis)
+
+    def over_patterns(name: str) -> Any:
+        return np.sum([getattr(part, name) for part in parts], axis=0)
+
+    return _Lots(
+        group=over_lots("group"),
+        pattern=over_lots("pattern"),
+        numerator=over_lots("numerator"),
+        denominator=over_lots("denominator"),
+        numerator_cross=over_lots("numerator_cross", axis=1),
+        denominator_cross=over_lots("denominator_cross", axis=1),
+        rows=over_patterns("rows"),
+        counts=over_patterns("counts"),
+        signal_counts=over_patterns("signal_counts"),
+    )
+
+
+def _sparse(places: Ints, bounds: Ints, width: int) -> sparse.csr_matrix:
+    """Rows of ones at the places from one bound to the next.
+
+    Its product makes sums over groups, many times as fast as `np.add.reduceat`.
+    """
+    parts = np.ones(len(places)), places.astype(np.int32), bounds.astype(np.int32)
+    return sparse.csr_matrix(parts, shape=(len(bounds) - 1, width))
 
 
 def _pieces(order: Ints, owner: Ints) -> list[Ints]:
-    """Rows by cluster, cut between clusters into pieces of about `_PIECE` rows."""
+    """Rows by owner, cut between owners into pieces of about `_PIECE` rows."""
     starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
     places = np.searchsorted(starts, np.arange(_PIECE, len(order), _PIECE))
     cuts = np.unique(starts[places[places < len(starts)]])
     return np.split(order, cuts)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Some rows sorted by their owner, and what is left of them within contexts."""
+def _pressures(lots: _Lots, within: Mask, *, unusual: Ints, signal_unusual: Ints, clusters: int) -> Pressures:
+    """In the slice whose rows have the patterns that are `within`."""
+    rows = int(lots.rows[within].sum())
+    counted, square, left, left_both, denominator_left = lots.counts[within].sum(axis=0)
+    signal_square, signal_left = lots.signal_counts[within].sum(axis=0)
+    inside = np.flatnonzero(within[lots.pattern])
+    group = lots.group[inside]
+    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    members = _sparse(inside, np.r_[starts, len(inside)], len(lots.group))
+    x, y = members @ lots.numerator, members @ lots.denominator
+    some, total = counted > 0, y.sum(axis=0)
+    level = np.divide(x.sum(axis=0), total, out=np.zeros(len(total)), where=some)
+    mean = np.where(some, total / rows, 1.0)
+    phi, share = (x - level * y) / mean, y / mean  # sums over each group
 
-    owner: Ints
-    numerator: Floats
-    denominator: Floats
-    signal_left: Floats
-    numerator_left: Floats
-    denominator_left: Floats
+    shape = (len(signal_left), len(level))
+    value, error = np.empty(shape), np.empty(shape)
+    correction = len(starts) / max(len(starts) - 1, 1)  # for the degree of freedom that the mean takes
+    for s in range(len(signal_left)):
+        share_products = members @ lots.denominator_cross[s] / mean
+        products = members @ lots.numerator_cross[s] / mean - level * share_products
+        value[s] = products.sum(axis=0) / rows
+        influence = products - share_products.sum(axis=0) / rows * phi - value[s] * share
+        error[s] = np.sqrt(correction * np.einsum("uk,uk->k", influence, influence)) / rows
 
-
-def _sums(rows: _Rows, mask: Mask, level: _Levels) -> _Sums:
-    """Of the rows of one slice, n of them. In small steps on arrays that lie in one piece: so it is several times
-    faster."""
-    chosen = np.flatnonzero(mask)
-    num_rows, num = len(chosen), len(level.level)
-    owner = rows.owner[chosen]
-    starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]][:num_rows])
-    bounds = np.r_[starts, num_rows].astype(np.int32)
-    a = np.ascontiguousarray(rows.signal_left.take(chosen, axis=0).T)
-    g = rows.denominator_left.take(chosen, axis=0)
-    f = rows.numerator_left.take(chosen, axis=0)
-    f *= np.tile(1 / level.mean, (num_rows, 1))
-    f -= g * np.tile(level.level / level.mean, (num_rows, 1))
-    # Weighted sums over each cluster are a sparse product; `np.add.reduceat` takes many times as long.
-    shape = (len(starts), len(mask))
-    members = sparse.csr_matrix((np.ones(num_rows), chosen.astype(np.int32), bounds), shape=shape)
-    share_sum = members @ rows.denominator / level.mean
-    phi_sum = members @ rows.numerator / level.mean - level.level * share_sum
-    weighted = sparse.csr_matrix((a[0], np.arange(num_rows, dtype=np.int32), bounds), shape=(len(starts), num_rows))
-    by_cluster = np.empty((3, len(a), num))
-    for s, signal in enumerate(a):
-        weighted.data = signal
-        products = weighted @ f
-        for which, other in enumerate((products, phi_sum, share_sum)):
-            np.einsum("uk,uk->k", products, other, out=by_cluster[which, s])
-    return _Sums(
-        clusters=np.array(len(starts), dtype=np.float64),
-        cross=a @ f,
-        share_cross=a @ g / level.mean,
-        square=by_cluster[0],
-        with_phi=by_cluster[1],
-        with_share=by_cluster[2],
-        phi_phi=np.einsum("uk,uk->k", phi_sum, phi_sum),
-        phi_share=np.einsum("uk,uk->k", phi_sum, share_sum),
-        share_share=np.einsum("uk,uk->k", share_sum, share_sum),
-        left=np.einsum("nk,nk->k", f, f),
-        signal_left=np.einsum("sn,sn->s", a, a),
-    )
-
-
-def _pressures(sums: _Sums, level: _Levels, unusual: Ints, signal_unusual: Ints) -> Pressures:
-    """From the sums of a slice."""
-    clusters = int(sums.clusters)
-    value, share = sums.cross / level.rows, sums.share_cross / level.rows
-    squares = (
-        sums.square
-        - 2 * share * sums.with_phi
-        - 2 * value * sums.with_share
-        + share**2 * sums.phi_phi
-        + 2 * share * value * sums.phi_share
-        + value**2 * sums.share_share
-    )
-    correction = clusters / max(clusters - 1, 1)  # for the degree of freedom that the mean takes
-    # What is left by the differences of large sums is no variance.
-    error = np.sqrt(correction * np.where(squares > _ROUNDING * sums.square, squares, 0.0)) / level.rows
-    # Or is all that is left rounding?
-    varies = np.sqrt(sums.left) * level.mean > _ROUNDING * np.sqrt(level.square)
-    varies = varies & (np.sqrt(sums.signal_left) > _ROUNDING * np.sqrt(level.signal_square))[:, None]
+    # Is all that is left rounding?
+    parts = left + level**2 * denominator_left
+    phi_left = parts - 2 * level * left_both
+    varies = (phi_left > _ROUNDING * parts) & (parts > _ROUNDING**2 * square)
+    varies = varies & (signal_left > _ROUNDING**2 * signal_square)[:, None]
     enough = (np.minimum(np.minimum(unusual, signal_unusual[:, None]), clusters) >= FEW) & (error > 0)
-    status = np.where(
-        level.counts == 0, "no data", np.where(~varies, "no variation", np.where(enough, "ok", "too few"))
-    )
+    status = np.where(~some, "no data", np.where(~varies, "no variation", np.where(enough, "ok", "too few")))
     known = (status == "ok") | (status == "too few")
     value, error = np.where(known, value, np.nan), np.where(known, error, np.nan)
     sure = np.where(status == "ok", error, np.nan)
-    reach = quantile(clusters) * sure
-    some = level.counts > 0
+    reach = quantile(len(starts)) * sure
     return Pressures(
         value=value.T,
         low=(value - reach).T,
@@ -364,15 +358,15 @@ def _pressures(sums: _Sums, level: _Levels, unusual: Ints, signal_unusual: Ints)
         z=(value / sure).T,
         error=error.T,
         status=status.T,
-        level=np.where(some, level.level, np.nan),
-        level_error=np.where(some, np.sqrt(correction * sums.phi_phi) / level.rows, np.nan),
-        total=level.total,
-        spread=np.where(some, np.sqrt(sums.left / level.rows), np.nan),
-        signal_spread=np.sqrt(sums.signal_left / level.rows),
+        level=np.where(some, level, np.nan),
+        level_error=np.where(some, np.sqrt(correction * np.einsum("uk,uk->k", phi, phi)) / rows, np.nan),
+        total=total,
+        spread=np.where(some, np.sqrt(np.maximum(phi_left, 0.0) / rows) / mean, np.nan),
+        signal_spread=np.sqrt(signal_left / rows),
         unusual=unusual,
         signal_unusual=signal_unusual,
-        n=level.counts,
-        rows=level.rows,
+        n=counted.astype(np.int64),
+        rows=rows,
         clusters=clusters,
     )
 

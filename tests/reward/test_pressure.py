@@ -213,6 +213,25 @@ def test_rows_outside_every_slice_take_no_part() -> None:
     assert found.clusters == alone.clusters == len(set(users[inside]))
 
 
+def test_groups_of_users_give_the_same_errors_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(26)
+    ratios = []
+    for _ in range(40):
+        users = rng.integers(0, 400, 1200)
+        liking = rng.normal(size=400)[users]
+        signal, phi = liking + rng.normal(size=1200), (liking + rng.normal(size=1200) > 0).astype(float)
+        cells = rng.integers(0, 3, 1200)
+        monkeypatch.setattr(module, "GROUPS", 10_000)
+        exact = one(signal, phi, cells, users)
+        monkeypatch.setattr(module, "GROUPS", 100)
+        grouped = one(signal, phi, cells, users)
+        assert grouped.value[0, 0] == pytest.approx(exact.value[0, 0], rel=1e-9)
+        assert grouped.clusters == exact.clusters == len(set(users))
+        ratios.append((grouped.error[0, 0] / exact.error[0, 0]) ** 2)
+    assert np.mean(ratios) == pytest.approx(1, abs=0.08)  # each is known to 14 %
+    assert 0.02 < np.std(ratios) < 0.25
+
+
 @pytest.mark.parametrize("odd", [0, 9, 10, 11, 4000])
 def test_rare_rows_are_counted_though_a_part_is_looked_at_first(odd: int) -> None:
     rng = np.random.default_rng(25)
