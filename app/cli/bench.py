@@ -11,7 +11,7 @@ import typer
 from palomar.app.bench import Measure, load
 from palomar.app.cli.output import Json, notes, print_json, print_table, table
 
-PERFORMANCE = ("ingest", "scoring", "replay", "statistics", "trainer", "overhead")
+PERFORMANCE = ("ingest", "scoring", "replay", "statistics", "pressure", "trainer", "overhead")
 """What ``palomar bench`` runs without a name: the benchmarks of speed, minutes in all."""
 
 DOCUMENT = Path("docs/benchmarks.md")
