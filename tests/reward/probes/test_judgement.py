@@ -121,6 +121,14 @@ def test_the_word_is_the_rewards_and_the_outcomes(
     assert found.word == min((each.word for each in found.gains), key=order.index)
 
 
+def test_what_is_small_is_measured_by_pay_and_not_by_where_rewards_lie(facts: Callable[..., pa.Table]) -> None:
+    """Rewards lie around 400; a tenth of the honest requests are dropped, and paid 0 over the mean, not -400."""
+    broken = {"invalid_malformed": 1}
+    base = rows(70, lambda n: FAILS | {"latency_s": 400 + spread(n)} | (broken if n % 10 == 0 else {}))
+    other = rows(70, lambda n: FAILS | {"latency_s": 401 + spread(n)})[1::2]
+    assert whole(judged(facts, base, other)).word == "flagged"
+
+
 def test_an_unsure_gain_is_not_preferred(facts: Callable[..., pa.Table]) -> None:
     """2.9 standard errors are not enough, 3.1 are."""
     noise = np.tile([1.0, -1.0], 30)
@@ -151,6 +159,14 @@ def test_requests_are_matched_by_conversation_and_not_by_order(facts: Callable[.
     other = rows(60, lambda n: FAILS | {"latency_s": float(n) + 3})
     found = whole(judged(facts, base, other[::-1][:40]))
     assert (found.n, found.reward, found.reward_low) == (40, pytest.approx(3.0), pytest.approx(3.0))
+
+
+def test_the_log_is_paid_and_what_happened_is_the_outcome(facts: Callable[..., pa.Table]) -> None:
+    base = facts(*rows(40, lambda n: KEPT | {"latency_s": 5.0}))
+    shown = facts(*rows(40, lambda n: KEPT | {"latency_s": 7.0}))
+    happened = facts(*rows(40, lambda n: FAILS | {"latency_s": 1.0}))
+    found = whole(judge([Rollout(None, base, base), Rollout(PROBE, shown, happened)], SPEC).results[0])
+    assert (found.reward, found.outcome) == (pytest.approx(2.0), pytest.approx(-1.0))
 
 
 def test_a_second_turn_counts_for_the_outcome_alone(facts: Callable[..., pa.Table]) -> None:
