@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from palomar.data.errors import PalomarError
+from palomar.data.errors import PalomarError, StoreError
 from palomar.data.facts import facts
 from palomar.data.lake import Lake
 from palomar.data.schema import content_id
@@ -131,11 +131,9 @@ class Loop:
 
 def run_cycle(loop: Loop, cycle: int) -> stored.Cycle:
     """One turn of the loop, or the rest of one that was interrupted. Raises LedgerError where samples do not add up."""
-    begun = loop.store.cycles.get(loop.run_id, cycle)
-    champion = (begun and begun.checkpoint_id) or _champion(loop)
-    reward = loop.store.rewards.effective(loop.run_id, cycle)
-    assert reward is not None, "`begin` scheduled the first reward"
-    begun = loop.store.cycles.start(loop.run_id, cycle, checkpoint_id=champion, reward_version=reward.version)
+    begun = _begun(loop, cycle)
+    champion = begun.checkpoint_id
+    assert champion is not None, "a cycle of the loop is served by a checkpoint"
     stages = _Stages(loop, cycle, done={stage.stage: stage.detail for stage in begun.stages})
     try:
         stages.run("collect", lambda: collect(loop, cycle, champion))
@@ -361,6 +359,21 @@ class _Stages:
         )
         self.loop.watch(Moment(self.cycle, stage, "done", elapsed, record.detail))
         return record.detail
+
+
+def _begun(loop: Loop, cycle: int) -> stored.Cycle:
+    """The cycle, begun with the champion and the reward in force, or taken up with those that it was begun with."""
+    before = loop.store.cycles.get(loop.run_id, cycle)
+    champion = (before and before.checkpoint_id) or _champion(loop)
+    while True:
+        reward = loop.store.rewards.effective(loop.run_id, cycle)
+        assert reward is not None, "`begin` scheduled the first reward"
+        try:
+            return loop.store.cycles.start(loop.run_id, cycle, checkpoint_id=champion, reward_version=reward.version)
+        except StoreError:
+            # A person may have changed the reward just now; it is in force from this cycle on.
+            if loop.store.rewards.effective(loop.run_id, cycle) == reward:
+                raise
 
 
 def _champion(loop: Loop) -> str:

@@ -80,7 +80,7 @@ class Rewards:
 
     def effective(self, run_id: str, cycle: int) -> RewardVersion | None:
         """The version that the run uses in ``cycle``; None where none was scheduled by then."""
-        query = _effective(run_id, cycle)
+        query = effective(run_id, cycle)
         row = self._database.read(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else RewardVersion(*row)
 
@@ -138,7 +138,7 @@ class Rewards:
             if after is not None and begun != after:
                 raise self._database.refuse(f"run {run_id!r} has begun cycle {begun}, not {after}")
             start = 0 if begun is None else begun + 1
-            now = connection.scalar(_effective(run_id, start).with_only_columns(models.ScheduledReward.version))
+            now = connection.scalar(effective(run_id, start).with_only_columns(models.ScheduledReward.version))
             if now == version:
                 return None
             if expected is not None and now != expected:
@@ -181,8 +181,8 @@ class Rewards:
         return self._database.read(lambda connection: [RewardChange(*row) for row in connection.execute(query)])
 
 
-def _effective(run_id: str, cycle: int) -> Select[Any]:
-    """The version that is in force in a cycle, joined with its schedule."""
+def effective(run_id: str, cycle: int) -> Select[Any]:
+    """Asks for the version that is in force in a cycle, joined with its schedule."""
     schedule, version = models.ScheduledReward, models.RewardVersion
     return (
         select(*columns(version, RewardVersion))

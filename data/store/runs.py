@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, and_, select, update
 from palomar.data.store import models
 from palomar.data.store.database import Database, as_json, insert, lock_run
 from palomar.data.store.records import Cycle, CycleStatus, Details, Run, RunStatus, Stage, StageName
+from palomar.data.store.rewards import effective
 from palomar.data.store.tables import columns
 
 STAGES: tuple[StageName, ...] = get_args(StageName)
@@ -70,12 +71,19 @@ class Cycles:
     ) -> Cycle:
         """The cycle, begun or taken up again where it stopped, with the stages that are done.
 
-        StoreError if it was begun with another checkpoint or reward: what is done then belongs to something else.
+        StoreError if it was begun with another checkpoint or reward: what is done then belongs to something else; and
+        where it is new and another reward than ``reward_version`` has been scheduled for it meanwhile.
         """
 
         def work(connection: Connection) -> Cycle:
             lock_run(connection, self._database, run_id)
             new = {"checkpoint_id": checkpoint_id, "reward_version": reward_version}
+            if reward_version is not None and not _cycles(connection, _is(run_id, cycle)):
+                now = connection.scalar(effective(run_id, cycle).with_only_columns(models.ScheduledReward.version))
+                if now is not None and now != reward_version:
+                    raise self._database.refuse(
+                        f"cycle {cycle} of run {run_id!r} is paid by reward {now}, not {reward_version}: it was changed"
+                    )
             connection.execute(
                 insert(connection, models.Cycle)
                 .values(run_id=run_id, cycle=cycle, **new, status="running", started_at=datetime.now(UTC))

@@ -141,3 +141,16 @@ def test_the_chance_to_block_an_equal_candidate_is_at_most_alpha() -> None:
         first, second = ([float(rng.random() < 0.5) for _ in range(100)] for _ in range(2))
         blocked += decide(evaluation(list(first)), evaluation(list(second)), config).verdict == "block"
     assert blocked <= 28  # 99 % quantile of Binomial(400, 0.05) is 30
+
+
+def test_a_hack_that_the_reward_pushes_blocks_and_a_changed_reward_holds() -> None:
+    same = {"toy": evaluation(MIXED)}
+    gate = EvaluationGate(("toy",), CONFIG)
+    hacked = gate.decide(Evidence(same, same, hacks=("reward_hack:edit_rate",), holds=("reward_changed",)))
+    assert (hacked.verdict, hacked.reasons) == ("block", ("reward_hack:edit_rate", "reward_changed"))
+    changed = gate.decide(Evidence(same, same, holds=("reward_changed",)))
+    assert (changed.verdict, changed.reasons) == ("hold", ("reward_changed",))
+    # And what was missing before is still missing.
+    nothing = gate.decide(Evidence({}, {}, holds=("reward_changed",)))
+    assert nothing.verdict == "hold"
+    assert "evaluation_missing:toy" in nothing.reasons

@@ -509,3 +509,28 @@ def test_numbers_of_numpy_are_taken(store: Store) -> None:
         "demo", [Statistic(np.int64(0), "all", "x", np.float32(0.5), np.float64(0.1), None, np.int32(3), "valid", None)]
     )
     assert store.statistics.series("demo") == [Statistic(0, "all", "x", 0.5, 0.1, None, 3, "valid", None)]
+
+
+def test_a_cycle_is_begun_with_the_reward_in_force_and_a_change_waits_for_the_next(store: Store) -> None:
+    for version in ("a", "b"):
+        store.rewards.add(version, text=version, parent=None, reason="r", actor="ann")
+    store.rewards.schedule("demo", "a", from_cycle=4)
+    change = store.rewards.change("demo", "b", action="patch", reason="better", actor="ann", expected="a")
+    assert change is not None
+    assert (change.from_cycle, change.instead_of) == (4, "a")
+    # Whoever read the reward before the change begins nothing with it.
+    with pytest.raises(StoreError, match="is paid by reward b, not a: it was changed"):
+        store.cycles.start("demo", 4, reward_version="a")
+    assert store.cycles.get("demo", 4) is None
+    store.cycles.start("demo", 4, reward_version="b")
+    assert store.rewards.change("demo", "b", action="patch", reason="again", actor="ann") is None
+    back = store.rewards.change("demo", "a", action="revert", reason="worse", actor="bob")
+    assert back is not None
+    assert back.from_cycle == 5
+    store.cycles.start("demo", 4, reward_version="b")  # taken up again as it was begun
+    with pytest.raises(StoreError, match="needs a reason and an actor"):
+        store.rewards.change("demo", "b", action="patch", reason="", actor="ann")
+    with pytest.raises(StoreError, match="stale"):
+        store.rewards.change("demo", "b", action="patch", reason="r", actor="ann", expected="b2")
+    assert [each.action for each in store.rewards.changes("demo")] == ["patch", "revert"]
+    assert [each.action for each in store.audit_log.read(action="reward.")] == ["reward.patch", "reward.revert"]
