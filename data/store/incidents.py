@@ -451,7 +451,7 @@ def _pin(connection: Connection, number: int, findings: Sequence[tuple[StoredFin
         for each, why in findings
     ]
     if rows:
-        connection.execute(insert(connection, models.PinnedFinding).values(rows).on_conflict_do_nothing())
+        connection.execute(insert(connection, models.PinnedFinding).on_conflict_do_nothing(), rows)
 
 
 def _next_number(connection: Connection, database: Database) -> int:
