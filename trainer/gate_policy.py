@@ -98,7 +98,7 @@ class SuitePolicy(_Strict):
 
 
 class ExperimentPolicy(_Strict):
-    """An A/B test in production (docs/experiment.md)."""
+    """An A/B test in production (docs/experiments.md)."""
 
     guardrails: dict[str, ShiftMargins] = {}
     two_way: dict[str, ShiftMargins] = {}

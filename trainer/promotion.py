@@ -652,10 +652,8 @@ def _shift_margins(
         bounds = None if effect is None else effect.bounds(alpha)
         why, needed = "", "units"
         if evidence.experiment is None:
-            why, needed = (
-                "there is no experiment",
-                f"an experiment with an arm of the candidate and one of the {against}",
-            )
+            why = f"{metric} against the {against}: there is no experiment"
+            needed = f"an experiment with an arm of the candidate and one of the {against}"
         elif effect is None:
             why = f"the experiment {evidence.experiment.name} says nothing of {metric} against the {against}"
             needed = f"{metric} in the experiment, with an arm of the {against}"

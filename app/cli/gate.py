@@ -63,7 +63,7 @@ def decide(
     candidate: Annotated[str, typer.Argument(help="Checkpoint that is asked about.")],
     policy: Policy = "demo",
     experiment: Annotated[
-        Path | None, typer.Option(help="Plan of the A/B test that the policy asks for (docs/experiment.md).")
+        Path | None, typer.Option(help="Plan of the A/B test that the policy asks for (docs/experiments.md).")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="First check the candidate and the cycle that trained it, and keep both.")

@@ -163,6 +163,15 @@ def test_a_loss_to_the_anchor_within_its_margin_does_not_block_for_ever() -> Non
     assert ask(suites=suites(anchor=-0.105)).reasons == ("not_worse:s:solved:anchor",)
 
 
+def test_the_error_of_blocking_by_suites_is_shared_by_all_comparisons() -> None:
+    # One-sided p of 0.007 at t(39): below 1 %, and not below half of it, since two comparisons are made.
+    said = ask(suites=suites(champion=-0.0257))
+    check = next(check for check in said.checks if check.code == "worse:s:solved:champion")
+    assert check.p == pytest.approx(2 * 0.0070, abs=2e-4)
+    assert said.verdict == "promote"
+    assert ask(suites=suites(champion=-0.028)).verdict == "block"
+
+
 def test_lower_is_better_turns_the_sides() -> None:
     worse = tuple(each.model_copy(update={"better": "down"}) for each in suites(champion=0.04)[:3])
     assert ask(suites=(*worse, suites()[3])).reasons == ("worse:s:solved:champion",)
