@@ -26,6 +26,7 @@ from palomar.data.store.records import Health
 from palomar.data.store.rewards import Rewards
 from palomar.data.store.runs import Cycles, Runs
 from palomar.data.store.statistics import Statistics
+from palomar.data.store.tokens import Tokens
 from palomar.data.store.verdicts import Verdicts
 
 
@@ -55,6 +56,7 @@ class Store:
         self.quarantine = Quarantine(database)
         self.audit_log = AuditLog(database)
         self.incidents = Incidents(database)
+        self.tokens = Tokens(database)
 
     @classmethod
     def open(cls, url: str | None, home: Path) -> Self:

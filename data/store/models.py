@@ -484,3 +484,19 @@ class AlarmVote(Base):
     actor: Mapped[str] = _key()
     vote: Mapped[str] = mapped_column(OneOf(get_args(records.Vote)))
     voted_at: Mapped[datetime]
+
+
+class ApiToken(Base):
+    """See `records.ApiToken`; of the secret only its hash is here."""
+
+    __tablename__ = "api_tokens"
+    token_id: Mapped[str] = _key()
+    name: Mapped[KeyText]
+    roles: Mapped[Any] = mapped_column(Object, nullable=False)
+    hash: Mapped[str]
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
+    expires_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+    revoked_by: Mapped[str | None]
+    __table_args__ = (Index(None, "name", unique=True),)

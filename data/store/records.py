@@ -28,6 +28,9 @@ Vote = Literal["useful", "not_useful"]
 CycleVerdict = Literal["pass", "warn", "block", "not_assessable"]
 """What the findings of a cycle come to; `Verdict` is the gate's word on a candidate."""
 
+TokenRole = Literal["ingest", "read", "decide", "admin"]
+"""``decide`` may also read, ``admin`` may do everything."""
+
 RewardAction = Literal["patch", "revert"]
 """Why a run goes over to another reward version."""
 
@@ -501,6 +504,23 @@ class AlarmVote:
     actor: str
     vote: Vote
     voted_at: datetime
+
+
+@dataclass(frozen=True)
+class ApiToken:
+    """A token of a program that speaks to the HTTP API, without its secret, which nobody keeps."""
+
+    token_id: str
+    """Public part of the token."""
+    name: str
+    """Who acts with it: the actor of all that it does. No two tokens ever share one."""
+    roles: tuple[TokenRole, ...]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    revoked_at: datetime | None
+    """None = not revoked."""
+    revoked_by: str | None
 
 
 @dataclass(frozen=True)
