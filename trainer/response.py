@@ -51,6 +51,9 @@ from palomar.trainer.config import ResponseConfig
 ACTOR = "palomar loop"
 """Who changes a reward where no person does."""
 MOST_PROPOSALS = 5
+LARGEST_LOSS = 0.5
+"""Share of its weight that a patch may take at most from a term that it leaves paid. A term that is played may go; to
+take nearly all from what is not is a person's decision."""
 
 
 @dataclass(frozen=True)
@@ -292,11 +295,24 @@ def outside(now: Situation, proposal: RewardProposal) -> str | None:
         return "it is not known whom it hurts" if hurt is None else f"it hurts {100 * hurt:.0f} % of the honest"  # type: ignore[operator]
     if detail["reversed"]:
         return f"it reverses {', '.join(detail['reversed'])}"  # type: ignore[arg-type]
+    spec, other = stored_spec(now.reward), parse_spec(proposal.text)
+    if weakened := weakens(spec, other):
+        return f"it takes more than {100 * LARGEST_LOSS:.0f} % of their weight from {', '.join(weakened)}"
     if config.terms is not None:
-        touched = sorted(touches(stored_spec(now.reward), parse_spec(proposal.text)) - set(config.terms))
+        touched = sorted(touches(spec, other) - set(config.terms))
         if touched:
             return f"it touches {', '.join(touched)}"
     return None
+
+
+def weakens(old: RewardSpec, new: RewardSpec) -> list[str]:
+    """Terms that stay paid and lose more than `LARGEST_LOSS` of their weight."""
+    after = {term.name: term.weight for term in new.terms}
+    return [
+        term.name
+        for term in old.terms
+        if after.get(term.name, 0.0) != 0 and abs(after[term.name]) < (1 - LARGEST_LOSS) * abs(term.weight)
+    ]
 
 
 def touches(old: RewardSpec, new: RewardSpec) -> set[str]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from palomar.app.bench import Measure
-from palomar.app.bench.emergence import Kind, homes_of, settings_of
+from palomar.app.bench.emergence import Kind, home_at, homes_of, settings_of
 from palomar.app.service import HACKS, Observatory, Watch
 from palomar.app.settings import Settings
 from palomar.data.slices import ALL
@@ -164,8 +164,7 @@ def _interval(values: np.typing.NDArray[np.float64]) -> str:
 
 def told(kind: Kind, settings: Settings) -> Told:
     """What a recorded run came to."""
-    (home,) = homes_of([settings])
-    return told_of(home, settings, HOLES.get(kind, tuple(HACKS)))
+    return told_of(home_at(settings), settings, HOLES.get(kind, tuple(HACKS)))
 
 
 def told_of(home: Path, settings: Settings, hacks: Sequence[str]) -> Told:

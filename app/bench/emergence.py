@@ -206,7 +206,7 @@ def homes_of(wanted: Sequence[Settings]) -> list[Path]:
 
 def _record(settings: Settings) -> Path:
     """Runs the loop in a process of its own, so that its memory can be measured and its threads kept apart."""
-    home = _home(settings)
+    home = home_at(settings)
     code = (
         "import sys; from pathlib import Path; from palomar.app.settings import Settings\n"
         "from palomar.app.loop import open_loop, run_to\n"
@@ -220,10 +220,11 @@ def _record(settings: Settings) -> Path:
 
 def home_of(kind: Kind, seed: int) -> Path:
     """Home of a recorded run, be it made already or not."""
-    return _home(settings_of(kind, seed))
+    return home_at(settings_of(kind, seed))
 
 
-def _home(settings: Settings) -> Path:
+def home_at(settings: Settings) -> Path:
+    """Home of a run with these settings, be it made already or not."""
     cache = Path(os.environ.get("PALOMAR_CACHE") or Path.home() / ".cache" / "palomar")
     weights = content_id(BASE_WEIGHTS.read_bytes().hex())
     deciding = DECIDING if settings.response.mode == "observe" else {*DECIDING, "response", "checks"}

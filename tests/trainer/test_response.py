@@ -21,9 +21,9 @@ from palomar.data.store.records import LedgerRow
 from palomar.detectors.detector import BASELINE_CYCLES
 from palomar.detectors.incidents import open_incidents
 from palomar.reward import changes, versions
-from palomar.reward.spec import bundled, bundled_text, parse_spec, version
+from palomar.reward.spec import RewardSpec, bundled, bundled_text, parse_spec, version
 from palomar.trainer.config import ResponseConfig
-from palomar.trainer.response import ACTOR, Response, Situation, outside, respond, touches
+from palomar.trainer.response import ACTOR, Response, Situation, outside, respond, touches, weakens
 
 CYCLES = 4
 """Cycles in the log, the last of which is answered; all of them the baseline."""
@@ -203,6 +203,19 @@ def test_who_may_be_hurt_is_bounded(store: Store, lake: Lake) -> None:
         assert outside(situation(store, lake), hurting) == why
     reversing = replace(some, detail={**some.detail, "reversed": ["edit_rate in all"]})
     assert outside(situation(store, lake), reversing) == "it reverses edit_rate in all"
+
+
+def test_a_term_that_stays_paid_loses_half_its_weight_at_most_and_one_that_is_played_may_go() -> None:
+    naive = bundled("naive")
+
+    def with_weights(**weights: float) -> RewardSpec:
+        terms = tuple(term.model_copy(update={"weight": weights.get(term.name, term.weight)}) for term in naive.terms)
+        return naive.model_copy(update={"terms": terms})
+
+    assert weakens(naive, with_weights(edit_persistence=0.5, undelivered=-3.0)) == []
+    assert weakens(naive, with_weights(edit_persistence=0.49, undelivered=-0.7)) == ["edit_persistence", "undelivered"]
+    assert weakens(naive, with_weights(function_size=0.0)) == []
+    assert weakens(naive, naive.model_copy(update={"terms": naive.terms[:-1]})) == []
 
 
 def test_only_terms_that_may_be_touched_are(store: Store, lake: Lake) -> None:
