@@ -407,3 +407,46 @@ def test_every_key_of_a_plan_is_documented_and_the_example_is_a_plan() -> None:
     assert {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)} == set(Plan.model_fields)
     example = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
     assert parse_config(example, Plan, source="docs").before == (0, 7)
+
+
+def test_only_cycles_of_the_experiment_count(tmp_path: Path) -> None:
+    """And of the time before, only those named: later ones would be the experiment itself."""
+    wanted = plan(metrics=("edit_rate",), first_cycle=2, last_cycle=3)
+    for cycle, share in enumerate((9, 9, 2, 2, 9)):
+
+        def row(i: int, arm: str, share: int = share) -> dict[str, Any]:
+            return {"edited": i // 2 % 10 < (share if arm == "candidate" else 5)}
+
+        lake = put(tmp_path, alternating(200, row), cycle)
+    found = effect(report(lake, wanted), "edit_rate")
+    assert found.values == {"champion": 0.5, "candidate": 0.2}
+    assert effect(report(lake, plan(metrics=("edit_rate",), last_cycle=1)), "edit_rate").effect == pytest.approx(0.4)
+    # What is taken out differs with the cycles of the time before.
+    late = plan(metrics=("edit_rate",), first_cycle=4)
+    one = effect(report(lake, plan(metrics=("edit_rate",), first_cycle=4, before=(3, 3))), "edit_rate")
+    both = effect(report(lake, plan(metrics=("edit_rate",), first_cycle=4, before=(0, 3))), "edit_rate")
+    none = effect(report(lake, late), "edit_rate")
+    assert len({one.error, both.error, none.error}) == 3
+
+
+def test_the_more_is_judged_the_more_it_takes_to_be_called_worse() -> None:
+    """One metric alone tells at 5 %; among ten, the same evidence does not."""
+
+    def said(metric: str, size: float, better: str = "up") -> Effect:
+        return Effect(
+            metric, better, "champion", "candidate", size, None, None, None, None, None,
+            {"champion": 200, "candidate": 200}, 0.05, "known", "", None, 1.0, 400,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    def worse(*effects: Effect) -> list[str]:
+        return [each.metric for each in ExperimentReport("trial", {}, effects, (), START).worse]
+
+    one = said("loss", -2.9)
+    assert one.worse(0.05)
+    assert not one.worse(0.005)
+    quiet = [said(f"quiet{index}", 0.1) for index in range(9)]
+    assert worse(one) == ["loss"]
+    assert worse(one, *quiet) == []
+    # What has no better side is not judged, and takes nothing.
+    assert worse(one, *(said(each.metric, -9.0, "none") for each in quiet)) == ["loss"]
+    assert worse(said("loss", -3.9), *quiet) == ["loss"]
