@@ -524,12 +524,21 @@ def test_the_decision_file_is_whole_at_every_moment_and_only_goes_on(home: Path,
             )
             for number in range(1, 40)
         ]
+    with path.open(encoding="utf-8") as opened_before:
+        gate_exports.write_decision_file(path, later[0])
+        # Who has opened it reads the decision that it was, whole.
+        assert json.load(opened_before)["sequence"] == 1
     seen: list[int] = []
+    broken: list[str] = []
     stop = threading.Event()
 
     def poll() -> None:
         while not stop.is_set():
-            seen.append(json.loads(path.read_text(encoding="utf-8"))["sequence"])
+            text = path.read_text(encoding="utf-8")
+            try:
+                seen.append(json.loads(text)["sequence"])
+            except ValueError:
+                broken.append(text)
 
     poller = threading.Thread(target=poll)
     poller.start()
@@ -543,6 +552,7 @@ def test_the_decision_file_is_whole_at_every_moment_and_only_goes_on(home: Path,
         writer.join()
     stop.set()
     poller.join()
+    assert broken == []
     assert seen == sorted(seen)
     assert json.loads(path.read_text())["sequence"] == 40
     assert not gate_exports.write_decision_file(path, later[3])
