@@ -22,7 +22,7 @@ from palomar.data.errors import StoreError
 from palomar.data.schema import content_id
 from palomar.data.store.records import Decision
 from palomar.trainer.gate_policy import PolicyText
-from palomar.trainer.promotion import Check
+from palomar.trainer.promotion import Check, Outcome
 
 FILE_FORMAT = "palomar-decision/1"
 
@@ -49,6 +49,18 @@ def plain_decision(decision: Decision) -> dict[str, Any]:
         "expires_at": None if decision.expires_at is None else decision.expires_at.isoformat(),
         "supersedes": decision.supersedes,
     }
+
+
+def plain_answer(answer: Answer) -> dict[str, Any]:
+    """The decision with its checks, as the command line and the API give it."""
+    checks = {} if answer.outcome is None else plain_outcome(answer.outcome)
+    said = None if answer.rule_said is None else plain_decision(answer.rule_said)
+    return {**checks, **plain_decision(answer.decision), "state": answer.state, "rule_said": said}
+
+
+def plain_outcome(outcome: Outcome) -> dict[str, Any]:
+    """What the rule says, with its arithmetic."""
+    return {**outcome.model_dump(mode="json"), "arithmetic": outcome.arithmetic}
 
 
 def write_decision_file(path: Path, decision: Decision) -> bool:

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -130,6 +130,36 @@ def view(store: Store, number: int) -> IncidentView | None:
         changes=tuple(_changes(store, incident.run_id, good, incident.opened_cycle)),
         head=store.audit_log.head(),
     )
+
+
+def plain_view(found: IncidentView) -> dict[str, Any]:
+    """The incident as the command line and the API give it."""
+    return {
+        **asdict(found.incident),
+        "findings": [
+            {
+                "finding_id": each.pin.finding_id,
+                "key": each.pin.key,
+                "cycle": each.pin.cycle,
+                "why": each.pin.why,
+                "keeps_from_passing": opens(each.pin.finding),
+                "pinned_at": each.pin.pinned_at,
+                "intact": each.intact,
+                "pinned": asdict(each.pin.finding),
+                "same_cycle_now": None if each.again is None else asdict(each.again),
+                "latest": None if each.latest is None else asdict(each.latest.finding) | {"cycle": each.latest.cycle},
+            }
+            for each in found.evidence
+        ],
+        "timeline": [asdict(entry) for entry in found.timeline],
+        "votes": [asdict(vote) for vote in found.votes],
+        "charges": [asdict(charge) for charge in found.charges],
+        "newest_checked_cycle": found.checked,
+        "faulty_cycles": found.faults,
+        "last_good_cycle": found.good,
+        "changes_since": found.changes,
+        "audit_log_head": str(found.head),
+    }
 
 
 def detector_precision(store: Store) -> list[Precision]:

@@ -18,12 +18,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from palomar.data.errors import ConflictError, IngestError, LakeError
 from palomar.data.quarantine import Quarantined, quarantined, to_jsonl
 from palomar.data.schema import Feedback, FollowUpLabel, Interaction
-from palomar.data.sources import MAPPING_ENDINGS, LateFeedback, SourceFile, files_under, read_file, sources
+from palomar.data.sources import MAPPING_ENDINGS, Item, LateFeedback, SourceFile, files_under, read_file, sources
+from palomar.data.sources.palomar import read_records
 
 BATCH_ROWS = 2_000
 BATCH_CHARACTERS = 64 * 1024 * 1024
@@ -185,6 +186,34 @@ def ingest(
     return run.report
 
 
+def ingest_records(
+    records: Sequence[bytes],
+    origin: str,
+    lake: Store,
+    *,
+    kind: Literal["interactions", "feedback"],
+    cycle: int | None = None,
+    classify: Classifier | None = None,
+) -> IngestReport:
+    """Read records of Palomar's own format, each one JSON value, as `ingest` reads the lines of a file.
+
+    For programs that send their records. `origin` says who, in place of a file; a quarantine entry's line is the
+    record's position, from 1. A record of the other kind goes to quarantine. Raises LakeError or OSError where the lake
+    cannot be written; some cycles of the records may be stored then, and sending them again stores the rest.
+    """
+    started = time.monotonic()
+    run = _Run(lake, cycle, classify)
+    file = SourceFile(Path(origin), origin, "palomar")
+    try:
+        run.take(file, read_records(file, records, kind))
+    finally:
+        run.finish()
+    run.report.bytes = sum(map(len, records))
+    run.report.seconds = time.monotonic() - started
+    run.report.check()
+    return run.report
+
+
 class _Run:
     """State of one ingest: the batch that waits to be written, and the quarantine file."""
 
@@ -204,8 +233,12 @@ class _Run:
         self.report.files += 1
         if file.path.is_file():
             self.report.bytes += file.path.stat().st_size
-        count = FormatCount(files=1)
-        for item in read_file(file, format):
+        self.take(file, read_file(file, format), files=1)
+
+    def take(self, file: SourceFile, items: Iterable[Item], *, files: int = 0) -> None:
+        """Take what was read from a file into the batch."""
+        count = FormatCount(files=files)
+        for item in items:
             if isinstance(item, Quarantined):
                 count.quarantined += 1
                 self._refuse(item)

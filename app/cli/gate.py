@@ -260,10 +260,11 @@ def _write(path: Path | None, answer: Answer) -> None:
 
 def _would(observatory: Observatory, question: Question, every: bool, as_json: bool) -> None:
     from palomar.app import gating
+    from palomar.app.gate_exports import plain_outcome
 
     outcome = gating.would_say(observatory, question)
     if as_json:
-        print_json({"stored": False, "policy": question.policy.policy.version, **_plain(outcome)})
+        print_json({"stored": False, "policy": question.policy.policy.version, **plain_outcome(outcome)})
     else:
         people.print(
             f"{visible(question.candidate)}: the rule would say {_word(outcome.verdict, outcome.kind)}", soft_wrap=True
@@ -275,13 +276,11 @@ def _would(observatory: Observatory, question: Question, every: bool, as_json: b
 
 
 def _show(answer: Answer, every: bool, as_json: bool) -> None:
-    from palomar.app.gate_exports import plain_decision
+    from palomar.app.gate_exports import plain_answer
 
     decision, outcome = answer.decision, answer.outcome
     if as_json:
-        checks = {} if outcome is None else _plain(outcome)
-        said = None if answer.rule_said is None else plain_decision(answer.rule_said)
-        print_json({**checks, **plain_decision(decision), "state": answer.state, "rule_said": said})
+        print_json(plain_answer(answer))
         return
     people.print(f"{visible(decision.candidate)}: {_word(decision.verdict, decision.kind)}", soft_wrap=True)
     if decision.sentence:
@@ -349,7 +348,3 @@ def _matters(check: Check, outcome: Outcome) -> bool:
     if outcome.verdict == "block" and check.part == "require":
         return False
     return check.result != "pass"
-
-
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {**outcome.model_dump(mode="json"), "arithmetic": outcome.arithmetic}

@@ -7,13 +7,22 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from palomar.app.cli.check import READINGS
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
-from palomar.app.incidents import Evidence, IncidentView, detector_precision, ending, post_mortem, told_of, view
+from palomar.app.incidents import (
+    Evidence,
+    IncidentView,
+    detector_precision,
+    ending,
+    plain_view,
+    post_mortem,
+    told_of,
+    view,
+)
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
@@ -69,7 +78,7 @@ def list_command(
     states: Sequence[IncidentState] | None = (state,) if state else (None if every else ACTIVE)
     found = store.incidents.read(run, states=states)
     if as_json:
-        print_json({"incidents": [_plain(each) for each in found]})
+        print_json({"incidents": [asdict(each) for each in found]})
     elif found:
         columns = ("", "state", "what", "cycles", "owner", "run", "opened (UTC)")
         print_table(table(columns, [_row(each) for each in reversed(found)]))
@@ -90,7 +99,7 @@ def show(
     """Print an incident: what happened, its evidence then and now, what it is charged to, and who did what."""
     found = _view(_store(home, store_url, as_json), number)
     if as_json:
-        print_json(_plain_view(found))
+        print_json(plain_view(found))
     else:
         _print(found, every)
 
@@ -328,46 +337,13 @@ def _scope(words: str) -> Scope:
 def _done(store: Store, incident: Incident, as_json: bool) -> None:
     """Prints what the incident is now, and the last thing that was done to it."""
     if as_json:
-        print_json(_plain(incident))
+        print_json(asdict(incident))
         return
     last = store.audit_log.read(subject=f"incident:{incident.number}", newest=1)[0]
     people.print(f"incident {incident.number}: {_state(incident)}, {_owner(incident)}", soft_wrap=True)
     people.print(
         visible(f"last: {told_of(last)} by {last.actor} at {last.at[:16].replace('T', ' ')} UTC"), soft_wrap=True
     )
-
-
-def _plain(incident: Incident) -> dict[str, Any]:
-    return asdict(incident)
-
-
-def _plain_view(found: IncidentView) -> dict[str, Any]:
-    return {
-        **_plain(found.incident),
-        "findings": [
-            {
-                "finding_id": each.pin.finding_id,
-                "key": each.pin.key,
-                "cycle": each.pin.cycle,
-                "why": each.pin.why,
-                "keeps_from_passing": opens(each.pin.finding),
-                "pinned_at": each.pin.pinned_at,
-                "intact": each.intact,
-                "pinned": asdict(each.pin.finding),
-                "same_cycle_now": None if each.again is None else asdict(each.again),
-                "latest": None if each.latest is None else asdict(each.latest.finding) | {"cycle": each.latest.cycle},
-            }
-            for each in found.evidence
-        ],
-        "timeline": [asdict(entry) for entry in found.timeline],
-        "votes": [asdict(vote) for vote in found.votes],
-        "charges": [asdict(charge) for charge in found.charges],
-        "newest_checked_cycle": found.checked,
-        "faulty_cycles": found.faults,
-        "last_good_cycle": found.good,
-        "changes_since": found.changes,
-        "audit_log_head": str(found.head),
-    }
 
 
 def _state(incident: Incident) -> str:

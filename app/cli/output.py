@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +12,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from palomar.app.plain import plain_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Home = Annotated[
@@ -38,11 +38,8 @@ notes = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
-    """One JSON object; a number that is not finite is null, since JSON has no other word for it.
-
-    A lone surrogate, which UTF-8 cannot hold, is written as JSON's own escape.
-    """
-    typer.echo(json.dumps(_plain(value), ensure_ascii=False).encode(errors="backslashreplace").decode())
+    """One JSON object, as `plain_json` writes it."""
+    typer.echo(plain_json(value).decode())
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
@@ -80,15 +77,3 @@ def cell(value: Any) -> str:
 
 def _is_number(text: str) -> bool:
     return text.replace(",", "").replace(".", "").lstrip("-+").replace("e-", "").rstrip("%").isdigit()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, datetime | Path):
-        return str(value)
-    return value

@@ -16,14 +16,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 from palomar.data.errors import IngestError
+from palomar.data.quarantine import Quarantined
 from palomar.data.schema import Feedback, Interaction
 from palomar.data.sources import Head, Item, LateFeedback, Native, SourceFile, each_record, source
 from palomar.data.sources._chat import identity, merged, reward_of
-from palomar.data.sources._json import dumps
+from palomar.data.sources._json import dumps, loads
 
 OPTIONAL = ("interaction_id", "source", "origin")
 """Fields of an interaction that a file may leave out: the first is made from the content, the others are known here."""
@@ -51,6 +52,32 @@ class Palomar:
     def read(self, file: SourceFile) -> Iterator[Item]:
         """Interactions and late feedback, line by line."""
         return each_record(file, file.records(), _parse)
+
+
+def read_records(
+    file: SourceFile, records: Sequence[bytes], kind: Literal["interactions", "feedback"]
+) -> Iterator[Item]:
+    """Interactions or late feedback, as `kind` says, of records that were sent; `file` counts them."""
+
+    def parse(record: Native, file: SourceFile) -> list[Interaction | LateFeedback]:
+        found = _parse(record, file)
+        late = isinstance(found[0], LateFeedback)
+        if late != (kind == "feedback"):
+            what = "feedback on an interaction" if late else "an interaction"
+            raise IngestError("", None, None, f"expected {kind}, found {what}", "schema")
+        return found
+
+    return each_record(file, _natives(file, records), parse)
+
+
+def _natives(file: SourceFile, records: Sequence[bytes]) -> Iterator[Native | Quarantined]:
+    for number, raw in enumerate(records, start=1):
+        try:
+            yield Native(number, loads(raw, file.origin, number), raw)
+        except IngestError as exc:
+            yield file.quarantine(exc, raw)
+        except RecursionError:
+            yield file.quarantine(IngestError(file.origin, number, None, "nested too deeply", "damaged"), raw)
 
 
 def _parse(record: Native, file: SourceFile) -> list[Interaction | LateFeedback]:
