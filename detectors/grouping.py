@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from palomar.data.findings import Finding
 from palomar.data.slices import ALL
 from palomar.data.store.records import StoredFinding
+from palomar.detectors.check import READS
 
 CALLS, ASKING, CODE, GRADER, FAULT = "calls", "asking", "code", "grader", "fault"
 EDITS, EFFORT, OUTCOME, TRUNCATED = "edits", "effort", "outcome", "truncated"
@@ -245,6 +246,7 @@ def _leading(member: Member, strand: str) -> tuple[object, ...]:
         ("blocks", "warns", "notes").index(finding.severity),
         not opens(finding),
         strand_of(finding) != strand,
+        strand == FAULT and finding.detector == READS,  # it only sees what a fault does; another names it
         finding.reading != "reward_hack",
         -beyond,
         *_order(member.stored),

@@ -117,13 +117,14 @@ def test_fault_seen_by_many_detectors_is_one_group() -> None:
     findings = [
         found("calls that timed out", detector="outage", **fault),
         found("rows", detector="rows-wrong", **fault),
-        found("edit_rate", "organisation=north", **fault),
+        found("edit_rate", "organisation=north", test=99.0, threshold=5.0, **fault),
         found("clarification_rate"),
     ]
     groups = {each.strand: each for each in group(findings)}
     assert set(groups) == {"asking", "fault"}
     assert groups["fault"].also == ("behaviour", "outage", "rows-wrong")
     assert len(groups["fault"].openers) == 3
+    assert groups["fault"].lead.detector != "behaviour"  # which sees what the fault does, not what it is
 
 
 @pytest.mark.parametrize(
