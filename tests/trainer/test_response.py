@@ -195,9 +195,8 @@ def test_who_may_be_hurt_is_bounded(store: Store, lake: Lake) -> None:
     done = answered(store, lake, most_hurt=0.0)
     hurt = {each.version: each.detail["honest_hurt"] for each in store.rewards.proposals("run")}
     assert done.action == "none" or hurt[done.version or ""] == 0.0
-    some = replace(
-        store.rewards.proposals("run")[0], detail={**store.rewards.proposals("run")[0].detail, "distance": 0.0}
-    )
+    kept = store.rewards.proposals("run")[0]
+    some = replace(kept, text=bundled_text("naive"), detail={**kept.detail, "distance": 0.0})
     for share, why in ((0.1, None), (0.11, "it hurts 11 % of the honest"), (None, "it is not known whom it hurts")):
         hurting = replace(some, detail={**some.detail, "honest_hurt": share, "reversed": []})
         assert outside(situation(store, lake), hurting) == why
