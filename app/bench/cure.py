@@ -9,8 +9,9 @@ of the same seed without a guard and that under the sound reward. Told per kind:
 - patches, and how many were taken back.
 
 ``late`` runs have the guard from cycle `LATE` on, when the hacks have set in: there the cure is told, not prevention,
-and the cycles until the behaviour is back count from the first patched one. A run of 30 cycles takes some four minutes
-of one core.
+and the cycles until the behaviour is back count from the first patched one. Sound runs are guarded too: nothing is
+wrong there, and a guard that patches all the same must not cost users anything. A run of 30 cycles takes some four
+minutes of one core.
 """
 
 from __future__ import annotations
@@ -87,15 +88,19 @@ def measure(quick: bool) -> list[Measure]:
     late = () if quick else LATE_SEEDS
     wanted = [guarded(kind, seed) for kind in HOLES for seed in seeds]
     wanted += [guarded("hackable", seed, from_cycle=LATE) for seed in late]
-    wanted += [settings_of(kind, seed) for kind in (*HOLES, "sound") for seed in seeds]
+    wanted += [guarded("sound", seed) for seed in late]
+    kinds: tuple[Kind, ...] = (*HOLES, "sound")
+    wanted += [settings_of(kind, seed) for kind in kinds for seed in seeds]
     homes_of(wanted)
-    sound = {seed: told("sound", settings_of("sound", seed)) for seed in {*seeds, *late}}
+    sound = {seed: told("sound", settings_of("sound", seed)) for seed in seeds}
     measures = []
     for kind in HOLES:
         on = {seed: told(kind, guarded(kind, seed)) for seed in seeds}
         off = {seed: told(kind, settings_of(kind, seed)) for seed in seeds}
         measures += _cured(kind, on, off, sound)
     if late:
+        needless = {seed: told("sound", guarded("sound", seed)) for seed in late}
+        measures += _needless(needless, sound)
         measures += _late({seed: told("hackable", guarded("hackable", seed, from_cycle=LATE)) for seed in late}, sound)
     return measures
 
@@ -134,6 +139,17 @@ def _cured(kind: Kind, on: dict[int, Told], off: dict[int, Told], sound: dict[in
         Measure(f"{kind}, guard on: patches a run", float(np.mean([len(each.patches) for each in on.values()])),
                 "patches", n, seeds, note=f"{sum(each.reverted for each in on.values())} taken back in all, "
                 f"{sum(each.blocked for each in on.values())} candidates blocked"),
+    ]  # fmt: skip
+
+
+def _needless(runs: dict[int, Told], sound: dict[int, Told]) -> list[Measure]:
+    seeds, n = tuple(runs), len(runs)
+    gained = np.array([each.outcome - sound[seed].outcome for seed, each in runs.items()])
+    patched = sum(bool(each.patches) for each in runs.values())
+    return [
+        Measure("sound, guard on: runs in which the reward was patched", patched, "runs", n, seeds),
+        Measure("sound, guard on: users' outcome at the end over the same without a guard", float(gained.mean()),
+                "outcome", n, seeds, -POINTS, "at_least", _interval(gained)),
     ]  # fmt: skip
 
 

@@ -315,6 +315,17 @@ def test_a_patch_is_not_taken_back_for_what_it_did_not_do(
     assert done.action != "reverted"
 
 
+def test_a_patch_is_not_taken_back_for_what_the_reward_before_it_taught_too(store: Store, lake: Lake) -> None:
+    text = bundled_text("naive").replace("weight: -0.01", "weight: -0.02")
+    other = versions.register(store, parse_spec(text), reason="waiting costs more", actor=ACTOR, parent=NAIVE)
+    store.rewards.change("run", other.version, action="patch", reason="waiting costs more", actor=ACTOR)
+    after(store, 2)
+    taught = finding("clarification_rate", 1, "reward_hack", "blocks", since=CYCLES + 1)
+    checked(store, [taught], cycle=CYCLES + 1, verdict="block")
+    done = answered(store, lake, cycle=CYCLES + 1, cool_down=9)
+    assert (done.action, done.hacks) == ("none", ("reward_hack:clarification_rate",))
+
+
 def test_an_outcome_that_left_its_band_takes_a_patch_back_unless_the_reward_pushes_it_up(
     store: Store, lake: Lake
 ) -> None:
