@@ -42,6 +42,7 @@ from palomar.app.cli import (
     reward,
     run,
     scan,
+    serve,
     show,
     stats,
 )
@@ -75,6 +76,7 @@ for module in (
     show,
     experiment,
     console,
+    serve,
     bench,
     rebuild,
 ):

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.cli.stats import print_measured
+from palomar.app.ingesting import derive, note_refused
 from palomar.app.settings import DEFAULT_HOME, reward_spec
 from palomar.app.visible import visible
-from palomar.data.facts import facts
 from palomar.data.followups import FollowUpClassifier
 from palomar.data.ingest import IngestReport, ingest
 from palomar.data.lake import Lake
-from palomar.data.quarantine import Quarantined
 from palomar.data.sources import sources
 from palomar.data.store import Store
-from palomar.data.store.records import QuarantinedRow
 from palomar.detectors.measure import measure
-from palomar.reward.scoring import score, score_logged
 
 QUARANTINED = 1
 NOTHING_READ = 3
@@ -72,13 +69,8 @@ def ingest_command(
         report = ingest(paths, lake, format=format, cycle=cycle, classify=classifier, progress=tell)
         progress.update(task, description="deriving facts and statistics")
         with Store.open(store_url, place) as store:
-            store.quarantine.record([_row(entry) for entry in report.entries], at=began)
-            # A run distils its own cycles, by its own reward and clock.
-            of_runs = {each.cycle for run in store.runs.read() for each in store.cycles.read(run.run_id)}
-        derived = [each for each in lake.cycles("interactions") if each not in of_runs]
-        for each in derived:
-            known = facts(lake, each, began)
-            lake.write_observations(score_logged(known) if spec is None else score(known, spec, began), each)
+            note_refused(store, report.entries, at=began)
+            derived = derive(lake, store, at=began, spec=spec)
         measured = measure(lake, cycles=derived) if report.interactions else []
     if as_json:
         print_json(
@@ -112,8 +104,3 @@ def _print(report: IngestReport) -> None:
             people.print(f"  {entry.kind}: {visible(str(entry))}", soft_wrap=True)
         if len(report.entries) > SHOWN:
             people.print(f"  ... all of them: {report.quarantine_file}")
-
-
-def _row(entry: Quarantined) -> QuarantinedRow:
-    fields: dict[str, Any] = {name: getattr(entry, name) for name in QuarantinedRow.__dataclass_fields__}
-    return QuarantinedRow(**fields)

@@ -38,7 +38,7 @@ class Tokens:
         self._database = database
 
     def create(
-        self, name: str, roles: Collection[TokenRole], *, days: float, actor: str, reason: str = ""
+        self, name: str, roles: Collection[str], *, days: float, actor: str, reason: str = ""
     ) -> tuple[ApiToken, str]:
         """A new token and, this once, its secret form. StoreError for a name that was ever used, or an unknown role."""
         chosen = [role for role in get_args(TokenRole) if role in roles]

@@ -49,7 +49,7 @@ def test_two_tokens_never_share_a_name_not_even_a_revoked_one(store: Store) -> N
 )  # fmt: skip
 def test_what_is_no_token_is_refused(store: Store, name: str, roles: list[str], days: float) -> None:
     with pytest.raises(StoreError):
-        store.tokens.create(name, roles, days=days, actor="ada")  # type: ignore[arg-type]
+        store.tokens.create(name, roles, days=days, actor="ada")
     assert store.tokens.read() == []
     assert store.audit_log.read(action="token.create") == []
 
