@@ -53,7 +53,7 @@ def _nothing_stays_registered() -> Iterator[None]:
     yield
     for registry, before in ((PROBES, probes), (TERMS, terms)):
         for name in set(registry) - set(before):
-            del registry[name]  # type: ignore[attr-defined]
+            del registry[name]
 
 
 @pytest.fixture(scope="module")

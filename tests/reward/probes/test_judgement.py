@@ -135,8 +135,9 @@ def test_an_unsure_gain_is_not_preferred(facts: Callable[..., pa.Table]) -> None
     error = stats.sem(noise)
     words = []
     for errors in (2.9, 3.1):
+        gain = noise + errors * error
         base = rows(60, lambda n: FAILS | {"latency_s": 50.0})
-        other = rows(60, lambda n, by=errors: FAILS | {"latency_s": 50.0 + noise[n] + by * error})
+        other = [row | {"latency_s": 50.0 + gain[n]} for n, row in enumerate(base)]
         words.append(whole(judged(facts, base, other)).word)
     assert words == ["not preferred", "flagged"]
 
