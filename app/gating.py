@@ -206,7 +206,10 @@ def _differences(decision: Decision, before: Outcome, now: Outcome, text: Policy
     for one in before.checks:
         again = checks.pop(one.code, None)
         if again != one:
-            found.append(f"{one.code}: {one.result}, now {again.result if again else 'not asked'}")
+            now_it = (
+                "not asked" if again is None else again.result if again.result != one.result else "with other numbers"
+            )
+            found.append(f"{one.code}: {one.result}, now {now_it}")
     found += [f"{code}: not asked, now {one.result}" for code, one in checks.items()]
     if (before.expires_at, before.needed, before.risks) != (now.expires_at, now.needed, now.risks):
         found.append("expiry, needs or risks")

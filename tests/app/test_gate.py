@@ -385,20 +385,29 @@ def test_a_decision_is_replayed_from_what_was_frozen(home: Path) -> None:
     assert json.loads(run(home, "replay", "demo:1", "--json", code=0))["same"] is True
 
 
-def test_a_decision_that_was_not_the_rules_is_told_by_its_replay(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("effect", "word", "difference"),
+    [
+        (-0.3, "BLOCK", "verdict: promote, now block"),
+        (0.001, "PROMOTE", "not_worse:held-out-tasks:solved:champion: pass, now with other numbers"),
+    ],
+)
+def test_a_decision_that_was_not_the_rules_is_told_by_its_replay(
+    home: Path, effect: float, word: str, difference: str
+) -> None:
     run(home, "new", code=0)
     (made,) = decisions(home)
     assert made.inputs is not None
     inputs = json.loads(json.dumps(made.inputs))
-    inputs["suites"][0]["effect"] = -0.3
+    inputs["suites"][0]["effect"] = effect
     forged = {**vars(made), "inputs": inputs}
     for name in ("run_id", "candidate", "decision_id", "sequence", "created_at", "supersedes"):
         forged.pop(name)
     with Store.open(None, home) as store:
         store.decisions.take("demo", "new", after=1, **forged)
     said = run(home, "replay", "demo:2", code=1)
-    assert "BLOCK, not as it was decided then" in said
-    assert "verdict: promote, now block" in said
+    assert f"{word}, not as it was decided then" in said
+    assert difference in said
 
 
 def test_what_kept_nothing_cannot_be_replayed(home: Path) -> None:
