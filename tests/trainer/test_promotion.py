@@ -120,6 +120,15 @@ def test_a_success_makes_it_improved_and_needs_no_budget() -> None:
     assert (said.verdict, said.kind, said.reasons) == ("promote", "improved", ("improved:s:solved:milestone",))
 
 
+def test_a_success_is_shown_by_its_bound_and_its_error_is_shared() -> None:
+    assert ask(suites=suites(milestone=0.001)).kind == "neutral"
+    # 1.85 standard errors: t(39) is 1.685 at 5 % and 2.023 at 2.5 %.
+    assert ask(suites=suites(milestone=0.0185)).kind == "improved"
+    two = POLICY.replace("success:", "success:\n  - {suite: s, metric: solved}")
+    assert ask(two, suites=suites(milestone=0.0185)).kind == "neutral"
+    assert ask(two, suites=suites(milestone=0.0205)).kind == "improved"
+
+
 def test_neutral_promotions_in_a_row_end() -> None:
     assert ask(neutral_in_a_row=1).verdict == "promote"
     said = ask(neutral_in_a_row=2)
@@ -315,6 +324,12 @@ def test_an_experiment_without_loss_passes_and_a_gain_is_a_success() -> None:
 def test_an_experiment_that_shows_or_does_not_show(found: Effect, verdict: str, reason: str) -> None:
     said = ask(LIVE, experiment=report(found), suites=())
     assert (said.verdict, said.reasons[0]) == (verdict, reason)
+
+
+def test_an_experiments_metric_of_which_less_is_better() -> None:
+    for value, verdict in ((0.03, "block"), (0.012, "hold"), (-0.03, "promote")):
+        found = report(effect("kept", value=value, better="down"), effect("kept", "anchor", better="down"))
+        assert ask(LIVE, experiment=found, suites=()).verdict == verdict
 
 
 def test_an_experiment_that_is_missing_or_invalid_holds_whatever_it_says() -> None:
