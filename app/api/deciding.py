@@ -5,7 +5,6 @@ With an ``Idempotency-Key`` a request about an incident may be sent again: it is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -20,7 +19,8 @@ from palomar.app.api.state import Api
 from palomar.app.gate_exports import plain_answer, plain_outcome
 from palomar.app.gating import Question, answer_of, ask, would_say
 from palomar.data.schema import UtcTime
-from palomar.data.store.records import ApiToken, Incident, Resolution, Scope
+from palomar.data.store.incidents import subject
+from palomar.data.store.records import ApiToken, Resolution, Scope
 
 router = APIRouter()
 
@@ -107,50 +107,49 @@ def gate(candidate: Candidate, api: Served, token: Reads, asked: GateRequest | N
 def ack(number: Number, api: Served, token: Decides, asked: AckRequest | None = None, key: Key = None) -> Response:
     """Say that someone looks into it."""
     reason = "" if asked is None else asked.reason
-    return _done(
-        api, number, lambda: api.store.incidents.acknowledge(
-            number, actor=token.name, reason=reason, token=_once(token, key)
-        ),
-    )  # fmt: skip
+    once = _once(api, token, key, number, ("incident.ack", reason))
+    return PlainJson(asdict(api.store.incidents.acknowledge(number, actor=token.name, reason=reason, token=once)))
 
 
 @router.post("/v1/incidents/{number}/comment", tags=["incidents"])
 def comment(number: Number, asked: CommentRequest, api: Served, token: Decides, key: Key = None) -> Response:
     """Add words to the timeline."""
-    return _done(
-        api, number, lambda: api.store.incidents.comment(
-            number, actor=token.name, words=asked.words, token=_once(token, key)
-        ),
-    )  # fmt: skip
+    once = _once(api, token, key, number, ("incident.comment", asked.words))
+    return PlainJson(asdict(api.store.incidents.comment(number, actor=token.name, words=asked.words, token=once)))
 
 
 @router.post("/v1/incidents/{number}/resolve", tags=["incidents"])
 def resolve(number: Number, asked: ResolveRequest, api: Served, token: Decides, key: Key = None) -> Response:
     """End it."""
-    return _done(
-        api, number, lambda: api.store.incidents.resolve(
-            number,
-            asked.resolution,
-            actor=token.name,
-            reason=asked.reason,
-            cycle=asked.cycle,
-            until_cycle=asked.until_cycle,
-            until=asked.until,
-            scope=[Scope(each.statistic, each.slice) for each in asked.scope],
-            token=_once(token, key),
-        ),
-    )  # fmt: skip
+    once = _once(api, token, key, number, ("incident.resolve", asked.reason))
+    ended = api.store.incidents.resolve(
+        number,
+        asked.resolution,
+        actor=token.name,
+        reason=asked.reason,
+        cycle=asked.cycle,
+        until_cycle=asked.until_cycle,
+        until=asked.until,
+        scope=[Scope(each.statistic, each.slice) for each in asked.scope],
+        token=once,
+    )
+    return PlainJson(asdict(ended))
 
 
-def _done(api: Api, number: int, change: Callable[[], Incident]) -> Response:
+def _once(api: Api, token: ApiToken, key: str | None, number: int, said: tuple[str, str]) -> str | None:
+    """Id of the request in the audit log; two tokens never share one. ``said``: its action and reason there.
+
+    Raises Refusal where there is no such incident (404), or the key was used for something else (409).
+    """
     if api.store.incidents.get(number) is None:
         raise Refusal(404, f"there is no incident {number}", where="number")
-    return PlainJson(asdict(change()))
-
-
-def _once(token: ApiToken, key: str | None) -> str | None:
-    """Id of the request in the audit log; two tokens never share one."""
-    return None if key is None else f"http:{token.token_id}:{key}"
+    if key is None:
+        return None
+    once = f"http:{token.token_id}:{key}"
+    for entry in api.store.audit_log.read(actor=token.name):
+        if entry.token == once and (entry.subject, entry.action, entry.reason) != (subject(number), *said):
+            raise Refusal(409, f"this key was used for {entry.action} of {entry.subject}", where="Idempotency-Key")
+    return once
 
 
 def _known(api: Api, candidate: str) -> None:

@@ -81,7 +81,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(StoreError, _store)
     app.add_exception_handler(LakeError, _unreadable)
     app.add_exception_handler(PalomarError, _bug)
-    app.add_exception_handler(Exception, _bug)
 
 
 def _http(_: Request, exc: Exception) -> Response:
@@ -116,5 +115,10 @@ def _unreadable(request: Request, exc: Exception) -> Response:
 
 
 def _bug(_: Request, exc: Exception) -> Response:
-    _LOG.error("unexpected: %s", type(exc).__name__)
+    _LOG.error("unexpected: %s", exc)
+    return internal()
+
+
+def internal() -> Response:
+    """The refusal that stands for a fault of ours."""
     return refused(500, "internal", "this could not be answered; the server's log says why", None, None)

@@ -120,7 +120,8 @@ def _elements(body: bytes) -> list[bytes]:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise Refusal(400, f"byte {exc.start} of the body is not UTF-8", where="body") from exc
-    decoder, found = json.JSONDecoder(), []
+    decoder = json.JSONDecoder()
+    found: list[bytes] = []
     at = _skip(text, 0)
     if text[at : at + 1] != "[":
         raise Refusal(422, "application/json must be an array of records", where="body")

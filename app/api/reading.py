@@ -91,7 +91,7 @@ def findings(number: Number, api: Served, _: Reads) -> Response:
     kept = api.store.verdicts.get(run.run_id, number)
     if kept is None:
         raise Refusal(404, f"cycle {number} was not checked, or its check was not kept", where="number")
-    found = api.store.findings.read(run.run_id, range(number, number + 1))
+    found = api.store.findings.read(run.run_id, cycle=number)
     reports = api.store.findings.reports(run.run_id, number)
     return PlainJson(
         {

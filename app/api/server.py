@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from palomar.app.api import deciding, errors, intake, reading
 from palomar.app.api.errors import Refusal
 from palomar.app.api.state import Api
 
+_LOG = logging.getLogger("palomar.api")
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -69,7 +71,7 @@ class _Surround:
             await self._app(scope, receive, send)
             return
         most = self._api.limits.body_bytes if scope["path"] in _INTAKE else self._api.limits.small_body_bytes
-        began, status, size = time.perf_counter(), 500, 0
+        began, status, size, begun = time.perf_counter(), 500, 0, False
 
         async def limited() -> Message:
             nonlocal size
@@ -80,9 +82,9 @@ class _Surround:
             return message
 
         async def answered(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, begun = message["status"], True
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
             await send(message)
 
@@ -93,6 +95,11 @@ class _Surround:
                 await refusal(scope, limited, answered)
             else:
                 await self._app(scope, limited, answered)
+        except Exception:
+            # Not in a handler of its own: that would be called outside of this, and its answer lack the headers.
+            _LOG.exception("a request could not be answered")
+            if not begun:
+                await errors.internal()(scope, limited, answered)
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "other")
