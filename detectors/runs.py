@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 from palomar.data.findings import Finding
 from palomar.data.lake import Lake
 from palomar.data.store import Store
-from palomar.data.store.records import Cycle, Forecast
+from palomar.data.store.records import Baseline, Cycle, Forecast
 from palomar.detectors.check import Checked
 from palomar.detectors.detector import BASELINE_CYCLES, View
 from palomar.detectors.forecast import forecast, history
 from palomar.reward.spec import RewardSpec
 from palomar.reward.versions import stored_spec
 
+LOOP = "palomar loop"
+"""Who moves a baseline where no person does."""
 LOOKED_BACK = 24
 """Cycles that a step size is learnt from; the oldest of them count for next to nothing."""
 FIRST_CYCLES = "first cycles"
@@ -80,6 +82,41 @@ def foresee(store: Store, run_id: str, view: View) -> list[Forecast]:
     ]  # fmt: skip
     store.forecasts.write(run_id, view.cycle, made)
     return made
+
+
+def follow(store: Store, run_id: str, cycle: int) -> Baseline | None:
+    """Moves the baseline to the last cycles where what moved in all of them was learnt honestly; None where it stays.
+
+    `BASELINE_CYCLES` cycles after the baseline in force, each with a verdict that lets pass, in which one statistic and
+    slice at least was read as honest learning throughout, and nothing as a hack, a fault, or a change from outside that
+    would block. Their policies were promoted, else they would not have served. Cycles from the next one on are judged
+    by them. Saying it again changes nothing.
+    """
+    last = tuple(range(cycle - BASELINE_CYCLES + 1, cycle + 1))
+    now = store.baselines.current(run_id, cycle)
+    if last[0] <= (max(_first(store, run_id)) if now is None else max(now.cycles)):
+        return None
+    learnt: list[dict[tuple[str, str], Finding]] = []
+    for each in last:
+        verdict = store.verdicts.get(run_id, each)
+        found = [stored.finding for stored in store.findings.read(run_id, each)]
+        if verdict is None or verdict.verdict not in ("pass", "warn") or any(map(_forbids, found)):
+            return None
+        learnt.append({(it.statistic or "", it.slice): it for it in found if it.reading == "honest_learning"})
+    throughout = [place for place in learnt[-1] if all(place in those for those in learnt)]
+    if not throughout:
+        return None
+    newest = learnt[-1][throughout[0]]
+    others = f"; and {len(throughout) - 1} more" if len(throughout) > 1 else ""
+    reason = f"honest learning, promoted, in cycles {last[0]} to {cycle}: {newest.sentence}{others}"
+    return store.baselines.move(run_id, from_cycle=cycle + 1, cycles=last, reason=reason, actor=LOOP)
+
+
+def _forbids(finding: Finding) -> bool:
+    """Whether a finding speaks against taking its cycle for normal."""
+    if finding.reading == "outside_change":
+        return finding.severity != "notes"
+    return finding.reading in ("reward_hack", "measurement_fault") or finding.severity == "blocks"
 
 
 def storable(finding: Finding) -> Finding:

@@ -31,7 +31,7 @@ from palomar.detectors.check import check
 from palomar.detectors.detector import detectors
 from palomar.detectors.incidents import open_incidents
 from palomar.detectors.measure import measure
-from palomar.detectors.runs import foresee, keep, view_of
+from palomar.detectors.runs import follow, foresee, keep, view_of
 from palomar.reward import versions
 from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward.scoring import score
@@ -250,6 +250,7 @@ def check_cycle(loop: Loop, cycle: int) -> dict[str, Any]:
     keep(loop.store, loop.run_id, checked, loop.source.now(cycle))
     foresee(loop.store, loop.run_id, seen)
     open_incidents(loop.store, loop.run_id, cycle)
+    follow(loop.store, loop.run_id, cycle)
     said = checked.verdict
     return {"verdict": said.word, "reasons": list(said.reasons), "findings": said.counts}
 
