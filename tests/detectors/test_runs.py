@@ -12,6 +12,7 @@ import pytest
 
 from palomar.data.findings import Finding, Reading, Severity
 from palomar.data.store import Store
+from palomar.data.store.records import CycleVerdict
 from palomar.detectors.checks._examples import rows, view
 from palomar.detectors.detector import View
 from palomar.detectors.runs import follow, foresee
@@ -69,7 +70,7 @@ def test_nothing_is_forecast_before_a_step_was_seen(store: Store, tmp_path: Path
     assert store.forecasts.read("run") == []
 
 
-def told(store: Store, *, except_in: int | None = None, verdict: str = "pass", **other: Any) -> None:
+def told(store: Store, *, except_in: int | None = None, verdict: CycleVerdict = "pass", **other: Any) -> None:
     """Honest learning of edits from cycle 9 on, every cycle with a verdict; in one of them something else besides."""
     for cycle in range(8, LEARNT):
         odd = cycle == except_in
@@ -85,7 +86,7 @@ def told(store: Store, *, except_in: int | None = None, verdict: str = "pass", *
             findings={},
             budget="",
             as_of=None,
-        )  # type: ignore[arg-type]
+        )
 
 
 def finding(statistic: str, reading: Reading | None = None, severity: Severity = "notes") -> Finding:
