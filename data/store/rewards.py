@@ -148,19 +148,19 @@ class Rewards:
             _schedule(connection, run_id, version, start)
             model = models.RewardChange
             highest = connection.scalar(select(func.max(model.number)).where(model.run_id == run_id))
-            row = {
-                "run_id": run_id,
-                "number": 0 if highest is None else highest + 1,
-                "from_cycle": start,
-                "version": version,
-                "instead_of": now,
-                "action": action,
-                "proposal_id": proposal_id,
-                "reason": reason,
-                "actor": actor,
-                "changed_at": datetime.now(UTC),
-            }
-            connection.execute(plain_insert(model).values(**row))
+            change = RewardChange(
+                run_id=run_id,
+                number=0 if highest is None else highest + 1,
+                from_cycle=start,
+                version=version,
+                instead_of=now,
+                action=action,
+                proposal_id=proposal_id,
+                reason=reason,
+                actor=actor,
+                changed_at=datetime.now(UTC),
+            )
+            connection.execute(plain_insert(model).values(**vars(change)))
             append_entry(
                 connection,
                 self._database,
@@ -170,7 +170,7 @@ class Rewards:
                 reason=reason,
                 detail={"run": run_id, "from_cycle": start, "instead_of": now, "proposal": proposal_id},
             )
-            return RewardChange(**row)
+            return change
 
         return self._database.write(work)
 
