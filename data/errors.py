@@ -4,7 +4,8 @@
     ├── IngestError        a foreign record that could not be read: where, which field, what is wrong
     ├── ConfigError        a config or reward spec that says something we do not understand: file, line, key
     ├── LakeError          the Parquet lake disagrees with what it was told
-    │   └── ConflictError  an id that is stored already, with other content
+    │   ├── ConflictError  an id that is stored already, with other content
+    │   └── UnreadableError  its files cannot be read now, whatever is asked of them
     ├── StoreError         the database refused, or is not there
     ├── LedgerError        samples do not add up; the cycle stops
     ├── StaleDataError     training data is older than the configured policy lag
@@ -59,6 +60,10 @@ class ConfigError(PalomarError):
 
 class LakeError(PalomarError):
     """The lake on disk is not what was asked for (missing table, other schema, conflicting content)."""
+
+
+class UnreadableError(LakeError):
+    """Files of the lake cannot be read: damaged, or the disk does not answer. No fault of what was to be stored."""
 
 
 @dataclass(eq=False)

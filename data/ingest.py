@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from palomar.data.errors import ConflictError, IngestError, LakeError
+from palomar.data.errors import ConflictError, IngestError, LakeError, UnreadableError
 from palomar.data.quarantine import Quarantined, quarantined, to_jsonl
 from palomar.data.schema import Feedback, FollowUpLabel, Interaction
 from palomar.data.sources import MAPPING_ENDINGS, Item, LateFeedback, SourceFile, files_under, read_file, sources
@@ -300,6 +300,8 @@ class _Run:
             done = self._lake.append_interactions(records, cycle)
         except ConflictError as exc:
             self._append(self._without(records, set(exc.interaction_ids), str(exc)), cycle)
+        except UnreadableError:  # no record's fault, so none goes to quarantine for it
+            raise
         except LakeError as exc:
             if len(records) == 1:
                 self._conflict(records[0], f"the lake cannot hold it: {exc}")

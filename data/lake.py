@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from palomar.data.arrow import INTERACTION_SCHEMA, arrow_schema, to_arrow
-from palomar.data.errors import ConflictError, LakeError
+from palomar.data.errors import ConflictError, LakeError, UnreadableError
 from palomar.data.observations import FACTS, OBSERVATIONS, SAMPLES
 from palomar.data.schema import Feedback, Interaction, content_id
 
@@ -222,7 +222,7 @@ class Lake:
         try:
             return cursor.execute(sql, list(parameters)).to_arrow_table()
         except (duckdb.BinderException, duckdb.InvalidInputException, duckdb.IOException) as exc:
-            raise LakeError(f"the lake cannot answer: {exc}") from exc
+            raise UnreadableError(f"the lake cannot answer: {exc}") from exc
 
     def interaction(self, interaction_id: str) -> Interaction:
         """One interaction with all its steps. Raises LakeError, naming the nearest ids, when it is not stored."""
@@ -303,7 +303,7 @@ class Lake:
                 yield from _read_rows(file, sorted(place.row for place in wanted))
             except (pa.ArrowException, OSError, ValidationError) as exc:
                 ids = ", ".join(repr(place.interaction_id) for place in wanted[:3])
-                raise LakeError(f"{Path(file).relative_to(self.root)}: cannot read {ids}: {exc}") from exc
+                raise UnreadableError(f"{Path(file).relative_to(self.root)}: cannot read {ids}: {exc}") from exc
 
     def _nearest(self, wanted: str) -> str:
         if not self.files("interactions"):

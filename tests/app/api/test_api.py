@@ -284,6 +284,29 @@ def test_a_batch_too_many_and_a_full_disk_push_back(caller: Callable[..., Caller
     assert (error(full, 503)["code"], stored(home)) == ("disk", ["a"])
 
 
+def test_a_damaged_lake_is_not_the_fault_of_what_is_sent(
+    caller: Callable[..., Caller], home: Path, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest = caller("ingest")
+    ingest.post("/v1/interactions", [interaction("a")])
+    (file,) = Lake(home / "lake").files("interactions")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    batch = [interaction("b"), interaction("c")]
+    assert error(ingest.post("/v1/interactions", batch), 503)["code"] == "lake_unavailable"
+    assert api.store.quarantine.by_kind() == {}
+    file.write_bytes(whole)
+    with monkeypatch.context() as full:
+        full.setattr("palomar.data.lake.pq.write_table", no_space)
+        assert error(ingest.post("/v1/interactions", batch), 503)["code"] == "disk"
+    assert ingest.post("/v1/interactions", batch).json()["new"] == 2
+    assert stored(home) == ["a", "b", "c"]
+
+
+def no_space(*_: Any, **__: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
 # -- verdicts, decisions, incidents ----------------------------------------------------------------------------------
 
 
