@@ -61,14 +61,11 @@ class Rate:
 
 
 async def body_of(request: Request, limits: Limits) -> bytes:
-    """The body as it was sent. Raises Refusal where it is too large or takes too long."""
-    pieces, size = [], 0
+    """The body as it was sent; its size is limited around every request. Raises Refusal where it takes too long."""
+    pieces = []
     try:
         async with asyncio.timeout(limits.body_s):
             async for piece in request.stream():
-                size += len(piece)
-                if size > limits.body_bytes:
-                    raise _too_large(limits.body_bytes, "as sent")
                 pieces.append(piece)
     except TimeoutError as exc:
         raise Refusal(408, f"the body took more than {limits.body_s:g} s to arrive", where="body") from exc

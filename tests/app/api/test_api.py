@@ -211,7 +211,7 @@ def test_an_id_with_other_content_is_refused_and_the_first_stands(caller: Callab
 def test_lines_are_records_and_a_broken_one_costs_no_other(caller: Callable[..., Caller], home: Path) -> None:
     ingest = caller("ingest")
     lines = [json.dumps([interaction("sneaked"), interaction("in")]), "", '{"interaction_id": "cut', "\xff",
-             "[" * 5000, '{"a":' * 400 + '"\\ud83d"' + "}" * 400, json.dumps(interaction("good"))]  # fmt: skip
+             "[" * 5000, '{"a":' * 700 + '"\\ud83d"' + "}" * 700, json.dumps(interaction("good"))]  # fmt: skip
     body = "\n".join(lines).encode("latin-1")
     said = ingest.post("/v1/interactions", body, **{"Content-Type": "application/x-ndjson; charset=utf-8"}).json()
     assert [(each["index"], each["kind"]) for each in said["refused"]][:3] == [
@@ -248,6 +248,8 @@ def test_gzip_is_undone_and_a_bomb_is_refused_before_it_fills_memory(
     assert error(ingest.post("/v1/interactions", many, **packed), 413)["code"] == "too_large"
     error(ingest.post("/v1/interactions", good[:-30], **packed), 400)
     error(ingest.post("/v1/interactions", b"not gzip", **packed), 400)
+    cut = gzip.compress((json.dumps(interaction("cut")) + "\n").encode())[:-8]  # all of its text, but not its end
+    error(ingest.post("/v1/interactions", cut, **packed, **{"Content-Type": "application/x-ndjson"}), 400)
     error(ingest.post("/v1/interactions", b"[]", **{"Content-Encoding": "br"}), 415)
     assert stored(home) == ["a"]
 
@@ -266,6 +268,13 @@ def test_what_is_no_batch_is_refused_whole(
 ) -> None:
     error(caller("ingest").post("/v1/interactions", body, **{"Content-Type": kind}), status)
     assert stored(home) == []
+
+
+@pytest.mark.parametrize("path", ["/v1/interactions", "/v1/incidents/1/comment"])
+def test_a_body_that_does_not_say_its_size_is_cut_off(caller: Callable[..., Caller], path: str) -> None:
+    admin = caller("admin")
+    sent = (b" " * 1_000 for _ in range(110))
+    error(admin.client.post(path, content=sent, headers={**admin.headers, "Content-Type": "application/json"}), 413)
 
 
 def test_a_batch_too_many_and_a_full_disk_push_back(caller: Callable[..., Caller], api: Api, home: Path) -> None:
