@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -49,16 +48,16 @@ class Caller:
         self.client = client
         self.headers = {"Authorization": f"Bearer {self.secret}"}
 
-    def get(self, path: str) -> httpx.Response:
+    def get(self, path: str) -> Any:
         return self.client.get(path, headers=self.headers)
 
-    def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
         content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **headers}
         return self.client.post(path, content=content, headers={**self.headers, **headers})
 
 
-def error(answer: httpx.Response, status: int) -> dict[str, Any]:
+def error(answer: Any, status: int) -> dict[str, Any]:
     """What a refusal says; it has the one shape and lets nothing out."""
     assert answer.status_code == status, answer.text
     said: dict[str, Any] = answer.json()
