@@ -66,7 +66,8 @@ def error(answer: Any, status: int) -> dict[str, Any]:
     for leak in ("Traceback", "/tmp", "palomar.db", "pal_", "File "):
         assert leak not in answer.text
     assert answer.headers["x-content-type-options"] == "nosniff"
-    return said["error"]
+    refusal: dict[str, Any] = said["error"]
+    return refusal
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def home(tmp_path: Path) -> Path:
             store.cycles.start("demo", cycle, checkpoint_id="base")
         found = Finding("behaviour", "blocks", f"asks more {HOSTILE}", statistic="clarification_rate", effect=0.4, n=9)
         store.findings.write("demo", 4, [found])
-        said = {
+        said: dict[str, Any] = {
             "verdict": "block",
             "reasons": ["reward_hack"],
             "sentence": "",
@@ -89,7 +90,7 @@ def home(tmp_path: Path) -> Path:
             "budget": "",
             "as_of": None,
         }
-        store.verdicts.write("demo", 4, **said)  # type: ignore[arg-type]
+        store.verdicts.write("demo", 4, **said)
         open_incidents(store, "demo", 4)
     return tmp_path
 
