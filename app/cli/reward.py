@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import getpass
 from dataclasses import asdict
+from textwrap import shorten
 from typing import Annotated
 
 import typer
@@ -22,6 +23,8 @@ from palomar.reward.spec import version
 from palomar.reward.versions import stored_spec
 
 NOTHING_TO_SHOW = 3
+WIDEST = 100
+"""Letters of a reason in a table; `--json` has all of it."""
 
 versions = typer.Typer(help="The reward versions of a home.", no_args_is_help=True)
 
@@ -144,7 +147,7 @@ def log(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) ->
         body = [
             (each.version[:SHOWN_HASH], stored_spec(each).name, each.created_at.strftime("%Y-%m-%d %H:%M"),
              None if each.parent is None else each.parent[:SHOWN_HASH],
-             ", ".join(map(str, since.get(each.version, []))) or None, visible(each.actor), visible(each.reason))
+             ", ".join(map(str, since.get(each.version, []))) or None, visible(each.actor), visible(shorten(each.reason, WIDEST, placeholder=" ...")))
             for each in reversed(stored)
         ]  # fmt: skip
         print_table(table(("version", "name", "written", "parent", "from cycle", "by", "because"), body))
@@ -152,7 +155,7 @@ def log(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) ->
             rows = [
                 (each.from_cycle, each.action, None if each.instead_of is None else each.instead_of[:SHOWN_HASH],
                  each.version[:SHOWN_HASH], None if each.proposal_id is None else each.proposal_id[:SHOWN_HASH],
-                 visible(each.actor), visible(each.reason))
+                 visible(each.actor), visible(shorten(each.reason, WIDEST, placeholder=" ...")))
                 for each in reversed(changes)
             ]  # fmt: skip
             people.print()
