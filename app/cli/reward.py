@@ -147,7 +147,7 @@ def log(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) ->
         body = [
             (each.version[:SHOWN_HASH], stored_spec(each).name, each.created_at.strftime("%Y-%m-%d %H:%M"),
              None if each.parent is None else each.parent[:SHOWN_HASH],
-             ", ".join(map(str, since.get(each.version, []))) or None, visible(each.actor), visible(shorten(each.reason, WIDEST, placeholder=" ...")))
+             ", ".join(map(str, since.get(each.version, []))) or None, visible(each.actor), _brief(each.reason))
             for each in reversed(stored)
         ]  # fmt: skip
         print_table(table(("version", "name", "written", "parent", "from cycle", "by", "because"), body))
@@ -155,7 +155,7 @@ def log(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) ->
             rows = [
                 (each.from_cycle, each.action, None if each.instead_of is None else each.instead_of[:SHOWN_HASH],
                  each.version[:SHOWN_HASH], None if each.proposal_id is None else each.proposal_id[:SHOWN_HASH],
-                 visible(each.actor), visible(shorten(each.reason, WIDEST, placeholder=" ...")))
+                 visible(each.actor), _brief(each.reason))
                 for each in reversed(changes)
             ]  # fmt: skip
             people.print()
@@ -223,3 +223,7 @@ def revert(
     else:
         before = "nothing" if change.instead_of is None else change.instead_of[:SHOWN_HASH]
         people.print(f"from cycle {change.from_cycle} on: {change.version[:SHOWN_HASH]} in place of {before}")
+
+
+def _brief(reason: str) -> str:
+    return visible(shorten(reason, WIDEST, placeholder=" ..."))
