@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
+from palomar.app.cli.acting import store_there
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
-from palomar.app.service import Observatory
-from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
-from palomar.data.store import Store
 from palomar.data.store.audit_log import parse_head
 from palomar.data.store.records import AuditEntry
 
@@ -40,7 +38,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print the entries of the log, oldest first. Does not verify it. Exits with 3 where there is no store."""
-    store = _store(home, store_url, as_json)
+    store = store_there(home, store_url, as_json)
     entries = store.audit_log.read(subject=subject, actor=actor, action=action, newest=newest)
     if as_json:
         print_json({"head": str(store.audit_log.head()), "entries": [asdict(entry) for entry in entries]})
@@ -63,7 +61,7 @@ def verify(
     pinned = None if head is None else parse_head(head)
     if head is not None and pinned is None:
         raise typer.BadParameter(f"{head!r} is not of the form ENTRIES:HASH, as `palomar audit-log head` prints it")
-    whole, problem = _store(home, store_url, as_json).audit_log.verify(pinned)
+    whole, problem = store_there(home, store_url, as_json).audit_log.verify(pinned)
     if as_json:
         print_json(
             {
@@ -89,24 +87,11 @@ def verify(
 @commands.command("head")
 def head_command(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) -> None:
     """Print the log's head, ENTRIES:HASH. Kept elsewhere, `verify --head` shows whether what it covers still stands."""
-    found = _store(home, store_url, as_json).audit_log.head()
+    found = store_there(home, store_url, as_json).audit_log.head()
     if as_json:
         print_json(asdict(found) | {"head": str(found)})
     else:
         typer.echo(str(found))
-
-
-def _store(home: Home, store_url: StoreUrl, as_json: bool) -> Store:
-    """The store that is there: none is made only to be asked."""
-    observatory = Observatory(home or DEFAULT_HOME, store_url)
-    if not observatory.has_store:
-        why = f"no store in {observatory.home}"
-        if as_json:
-            print_json({"why": why})
-        else:
-            people.print(why, soft_wrap=True)
-        raise typer.Exit(NOTHING_TO_SHOW)
-    return observatory.store
 
 
 def _row(entry: AuditEntry) -> tuple[object, ...]:

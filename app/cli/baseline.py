@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from typing import Annotated
 
 import typer
 
+from palomar.app.cli.acting import Actor, who
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
@@ -29,7 +29,7 @@ def baseline(
     from_cycle: Annotated[
         int | None, typer.Option(help="First cycle judged by it; without: the one after the newest.")
     ] = None,
-    actor: Annotated[str | None, typer.Option(help="Who says so; without: the user's name here.")] = None,
+    actor: Actor = None,
     home: Home = None,
     store_url: StoreUrl = None,
     as_json: Json = False,
@@ -52,7 +52,7 @@ def baseline(
             from_cycle=max(known) + 1 if from_cycle is None else from_cycle,
             cycles=chosen,
             reason=reason,
-            actor=actor or getpass.getuser(),
+            actor=who(actor),
         )
     moves = observatory.store.baselines.read(run.run_id)
     if as_json:

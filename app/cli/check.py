@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
+from palomar.app.cli.acting import who
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.incidents import keep_check
 from palomar.app.service import Observatory
@@ -104,7 +104,7 @@ def _keep(observatory: Observatory, checked: Checked) -> list[Incident]:
     run = observatory.run()
     if run is None or checked.cycle is None:
         raise StoreError(str(observatory.home), "only checks of a run's cycles are kept, and there is no run")
-    return keep_check(observatory.store, run.run_id, checked, actor=getpass.getuser())
+    return keep_check(observatory.store, run.run_id, checked, actor=who(None))
 
 
 def _candidate(observatory: Observatory, checkpoint: str) -> Checked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from palomar.app import experiments
+from palomar.app.cli.acting import Actor, who
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
@@ -76,7 +76,7 @@ def run(
     requests: Annotated[
         int | None, typer.Option(min=1, help="First requests a cycle, of all arms together.", show_default="the run's")
     ] = None,
-    actor: Annotated[str | None, typer.Option(help="Who serves it; without: the user's name here.")] = None,
+    actor: Actor = None,
     reason: Annotated[str, typer.Option(help="For the audit log.")] = "serve the planned experiment",
     home: Home = None,
     store_url: StoreUrl = None,
@@ -88,7 +88,7 @@ def run(
         home or DEFAULT_HOME,
         plan,
         cycles,
-        actor=actor or getpass.getuser(),
+        actor=who(actor),
         reason=reason,
         store_url=store_url,
         requests=requests,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from palomar.app.cli.acting import Actor, who
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
@@ -47,7 +47,6 @@ gate.add_typer(overrides, name="override")
 Policy = Annotated[
     str, typer.Option("--policy", help="A YAML file, or demo or production (docs/gate.md).", show_default=True)
 ]
-Actor = Annotated[str | None, typer.Option(help="Who asks; without: the user's name here.")]
 DecisionFile = Annotated[
     Path | None, typer.Option(help="Put the decision into this file for trainers that poll it, whole or not at all.")
 ]
@@ -98,7 +97,7 @@ def decide(
     text = read_policy(policy)
     plan = None if experiment is None else read_plan(experiment)
     observatory = Observatory(home or DEFAULT_HOME, store_url)
-    question = gating.Question(candidate, text, actor or getpass.getuser(), again=again, check=check, plan=plan)
+    question = gating.Question(candidate, text, who(actor), again=again, check=check, plan=plan)
     if dry_run:
         _would(observatory, question, every, as_json)
     answer = gating.wait(observatory, question, timeout) if wait else gating.ask(observatory, question)
@@ -206,7 +205,7 @@ def request(
         verdict_=to,  # type: ignore[arg-type]
         reason=reason,
         hours=hours,
-        actor=actor or getpass.getuser(),
+        actor=who(actor),
     )
     if as_json:
         print_json({**vars(asked), "requested_at": asked.requested_at.isoformat()})
@@ -233,7 +232,7 @@ def approve(
     from palomar.app import gating
 
     observatory = Observatory(home or DEFAULT_HOME, store_url)
-    answer = gating.approve_override(observatory, override_id, reason=reason, actor=actor or getpass.getuser())
+    answer = gating.approve_override(observatory, override_id, reason=reason, actor=who(actor))
     _write(decision_file, answer)
     _show(answer, every=False, as_json=as_json)
     raise typer.Exit(CODES[answer.decision.verdict])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from palomar.app.cli.acting import Actor, store_there, who
 from palomar.app.cli.check import READINGS
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.incidents import (
@@ -23,8 +23,6 @@ from palomar.app.incidents import (
     told_of,
     view,
 )
-from palomar.app.service import Observatory
-from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.errors import StoreError
 from palomar.data.store import Store
@@ -40,7 +38,6 @@ SHOWN = 12
 commands = typer.Typer(help="Incidents: from alarm to cause to cure to closed.", no_args_is_help=True)
 
 Number = Annotated[int, typer.Argument(help="Number of the incident, as `palomar incident list` shows it.")]
-Actor = Annotated[str | None, typer.Option(help="Who does it; without: the user's name here.")]
 Reason = Annotated[str, typer.Option(help="Why.")]
 
 Ending = Literal["patched", "rolled-back", "accepted", "false-alarm"]
@@ -74,7 +71,7 @@ def list_command(
     as_json: Json = False,
 ) -> None:
     """List incidents that are not resolved. Exits with 0, also when there are some; with 3 where there is no store."""
-    store = _store(home, store_url, as_json)
+    store = store_there(home, store_url, as_json)
     states: Sequence[IncidentState] | None = (state,) if state else (None if every else ACTIVE)
     found = store.incidents.read(run, states=states)
     if as_json:
@@ -97,7 +94,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print an incident: what happened, its evidence then and now, what it is charged to, and who did what."""
-    found = _view(_store(home, store_url, as_json), number)
+    found = _view(store_there(home, store_url, as_json), number)
     if as_json:
         print_json(plain_view(found))
     else:
@@ -114,7 +111,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write the post-mortem, made from the incident's trail."""
-    document = post_mortem(_view(_store(home, store_url, as_json), number), "html" if html else "markdown")
+    document = post_mortem(_view(store_there(home, store_url, as_json), number), "html" if html else "markdown")
     document = document.encode(errors="replace").decode()
     if to is not None:
         to.write_text(document, encoding="utf-8")
@@ -129,7 +126,7 @@ def export(
 @commands.command("precision")
 def precision(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) -> None:
     """Say how often each detector's alarms were useful, by the votes of `palomar incident rate`."""
-    found = detector_precision(_store(home, store_url, as_json))
+    found = detector_precision(store_there(home, store_url, as_json))
     if as_json:
         print_json({"detectors": [asdict(each) for each in found]})
     elif found:
@@ -162,8 +159,8 @@ def ack(
     as_json: Json = False,
 ) -> None:
     """Say that you look into it."""
-    store = _store(home, store_url, as_json)
-    _done(store, store.incidents.acknowledge(number, actor=_who(actor), reason=reason), as_json)
+    store = store_there(home, store_url, as_json)
+    _done(store, store.incidents.acknowledge(number, actor=who(actor), reason=reason), as_json)
 
 
 @commands.command("assign")
@@ -177,8 +174,8 @@ def assign(
     as_json: Json = False,
 ) -> None:
     """Give it to someone."""
-    store = _store(home, store_url, as_json)
-    _done(store, store.incidents.assign(number, actor=_who(actor), to=to, reason=reason), as_json)
+    store = store_there(home, store_url, as_json)
+    _done(store, store.incidents.assign(number, actor=who(actor), to=to, reason=reason), as_json)
 
 
 @commands.command("comment")
@@ -191,8 +188,8 @@ def comment(
     as_json: Json = False,
 ) -> None:
     """Add words to the timeline."""
-    store = _store(home, store_url, as_json)
-    _done(store, store.incidents.comment(number, actor=_who(actor), words=words), as_json)
+    store = store_there(home, store_url, as_json)
+    _done(store, store.incidents.comment(number, actor=who(actor), words=words), as_json)
 
 
 @commands.command("act")
@@ -206,8 +203,8 @@ def act(
     as_json: Json = False,
 ) -> None:
     """Note an action taken or a decision."""
-    store = _store(home, store_url, as_json)
-    _done(store, store.incidents.act(number, actor=_who(actor), what=what, mitigates=mitigates), as_json)
+    store = store_there(home, store_url, as_json)
+    _done(store, store.incidents.act(number, actor=who(actor), what=what, mitigates=mitigates), as_json)
 
 
 @commands.command("cause")
@@ -223,8 +220,8 @@ def cause(
     as_json: Json = False,
 ) -> None:
     """Name the root cause."""
-    store = _store(home, store_url, as_json)
-    changed = store.incidents.explain(number, actor=_who(actor), words=words, term=term, slice_=slice_, reward=reward)
+    store = store_there(home, store_url, as_json)
+    changed = store.incidents.explain(number, actor=who(actor), words=words, term=term, slice_=slice_, reward=reward)
     _done(store, changed, as_json)
 
 
@@ -253,11 +250,11 @@ def resolve(
     as_json: Json = False,
 ) -> None:
     """End it. A finding of a later cycle reopens it, unless it is accepted or was a false alarm."""
-    store = _store(home, store_url, as_json)
+    store = store_there(home, store_url, as_json)
     changed = store.incidents.resolve(
         number,
         _ENDINGS[ending_],
-        actor=_who(actor),
+        actor=who(actor),
         reason=reason,
         cycle=cycle,
         until_cycle=until_cycle,
@@ -277,8 +274,8 @@ def reopen(
     as_json: Json = False,
 ) -> None:
     """Open a resolved one again."""
-    store = _store(home, store_url, as_json)
-    _done(store, store.incidents.reopen(number, actor=_who(actor), reason=reason), as_json)
+    store = store_there(home, store_url, as_json)
+    _done(store, store.incidents.reopen(number, actor=who(actor), reason=reason), as_json)
 
 
 @commands.command("rate")
@@ -295,25 +292,13 @@ def rate(
     as_json: Json = False,
 ) -> None:
     """Say whether its alarms were useful; `palomar incident precision` adds the votes up."""
-    store = _store(home, store_url, as_json)
+    store = store_there(home, store_url, as_json)
     vote: Vote = "useful" if rating == "useful" else "not_useful"
-    changed = store.incidents.vote(number, vote, actor=_who(actor), detectors=detector or (), reason=reason)
+    changed = store.incidents.vote(number, vote, actor=who(actor), detectors=detector or (), reason=reason)
     _done(store, changed, as_json)
 
 
 # -- helpers -------------------------------------------------------------------------------------------------------
-
-
-def _store(home: Path | None, store_url: str | None, as_json: bool) -> Store:
-    observatory = Observatory(home or DEFAULT_HOME, store_url)
-    if not observatory.has_store:
-        why = f"no store in {observatory.home}"
-        if as_json:
-            print_json({"why": why})
-        else:
-            people.print(why, soft_wrap=True)
-        raise typer.Exit(NOTHING_TO_SHOW)
-    return observatory.store
 
 
 def _view(store: Store, number: int) -> IncidentView:
@@ -323,10 +308,6 @@ def _view(store: Store, number: int) -> IncidentView:
         there = f"the newest is {newest[0].number}" if newest else "there is none yet"
         raise StoreError(store.where, f"there is no incident {number}; {there}")
     return found
-
-
-def _who(actor: str | None) -> str:
-    return actor or getpass.getuser()
 
 
 def _scope(words: str) -> Scope:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import typer
 
 from palomar.app import patching
+from palomar.app.cli.acting import Actor, who
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.cli.specs import SHOWN_HASH, chosen_cycles, spec_of, why_none
 from palomar.app.patching import Asked, Patching
@@ -56,7 +56,7 @@ def patch(
         str | None, typer.Option("--apply", help="Put this proposal in force: its number here, or its id.")
     ] = None,
     reason: Annotated[str, typer.Option(help="With --apply: why.")] = "",
-    actor: Annotated[str | None, typer.Option(help="Who says so; without: the user's name here.")] = None,
+    actor: Actor = None,
     every: Annotated[bool, typer.Option("--all", help="All proposals in full; without: the first.")] = False,
     home: Home = None,
     store_url: StoreUrl = None,
@@ -71,11 +71,11 @@ def patch(
         )
     observatory = Observatory(home or DEFAULT_HOME, store_url)
     run = observatory.run()
-    who = actor or getpass.getuser()
+    person = who(actor)
     if apply is not None and not _is_number(apply):
         if run is None:
             raise StoreError(str(observatory.home), "there is no run, and so no reward in force")
-        done = patching.apply_stored(observatory.store, run, apply, reason=reason, actor=who, incident=incident)
+        done = patching.apply_stored(observatory.store, run, apply, reason=reason, actor=person, incident=incident)
         _changed(run, done, as_json)
         return
     present = _present(observatory, run, reward)
@@ -91,12 +91,12 @@ def patch(
         spec = present[0] if isinstance(present, tuple) else stored_spec(present)
         asked = patching.asked_by_person(statistic, slice_, want, logged, spec)
     limits = Limits(largest=largest, frozen=tuple(freeze or ()))
-    found = patching.look(observatory, run, present, asked, logged=logged, cycles=chosen, actor=who, limits=limits)
+    found = patching.look(observatory, run, present, asked, logged=logged, cycles=chosen, actor=person, limits=limits)
     if apply is not None:
         if run is None:
             raise StoreError(str(observatory.home), "there is no run, and so nothing to put a reward in force for")
         chosen_id = _numbered(run, found, int(apply), as_json)
-        done = patching.apply_stored(observatory.store, run, chosen_id, reason=reason, actor=who, incident=incident)
+        done = patching.apply_stored(observatory.store, run, chosen_id, reason=reason, actor=person, incident=incident)
         _changed(run, done, as_json)
         return
     if as_json:

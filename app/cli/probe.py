@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from palomar.app.cli.acting import who
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.probing import FOLDER, keep_probe
 from palomar.app.service import Observatory
@@ -67,7 +67,7 @@ def add(
         name=name,
         behaviour=behaviour,
         title=title or (f"does what incident {incident} showed" if incident is not None else "does what was logged"),
-        actor=getpass.getuser(),
+        actor=who(None),
         reason=reason,
         incident=incident,
         ids=ids or (),

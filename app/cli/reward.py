@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import getpass
 from dataclasses import asdict
 from textwrap import shorten
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from palomar.app import patching
+from palomar.app.cli.acting import Actor, who
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.cli.specs import SHOWN_HASH, Cycles, chosen_cycles, known_specs, spec_of, version_of, why_none
 from palomar.app.service import Observatory
@@ -196,7 +196,7 @@ def diff(
 def revert(
     to: Annotated[str, typer.Argument(help="A stored version (or the start of its hash).")],
     reason: Annotated[str, typer.Option(help="Why; kept with the change.")],
-    actor: Annotated[str | None, typer.Option(help="Who says so; without: the user's name here.")] = None,
+    actor: Actor = None,
     run_id: Annotated[str | None, typer.Option("--run", help="Of this run; without: the newest.")] = None,
     home: Home = None,
     store_url: StoreUrl = None,
@@ -208,7 +208,7 @@ def revert(
     if run is None:
         raise StoreError(f"run {run_id!r}" if run_id else str(observatory.home), "there is no such run")
     record = version_of(observatory.store, to)
-    change = patching.revert(observatory.store, run, record.version, reason=reason, actor=actor or getpass.getuser())
+    change = patching.revert(observatory.store, run, record.version, reason=reason, actor=who(actor))
     if as_json:
         print_json(
             {

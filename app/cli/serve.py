@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import ipaddress
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from palomar.app.cli.acting import Actor, who
 from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
@@ -22,7 +22,6 @@ HOST, PORT = "127.0.0.1", 8600
 
 tokens = typer.Typer(help="Tokens of programs that speak to `palomar serve`.", no_args_is_help=True)
 
-Actor = Annotated[str | None, typer.Option(help="Who does it; without: the user's name here.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit log.")]
 
 
@@ -82,7 +81,7 @@ def create(
 ) -> None:
     """Make a token and print it, this once: only its hash is kept."""
     store = Observatory(home or DEFAULT_HOME, store_url).store
-    made, secret = store.tokens.create(name, role, days=days, actor=actor or getpass.getuser(), reason=reason)
+    made, secret = store.tokens.create(name, role, days=days, actor=who(actor), reason=reason)
     if as_json:
         print_json(asdict(made) | {"token": secret})
         return
@@ -118,9 +117,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """End a token now; a running server refuses it from the next request on."""
-    ended = Observatory(home or DEFAULT_HOME, store_url).store.tokens.revoke(
-        name, actor=actor or getpass.getuser(), reason=reason
-    )
+    ended = Observatory(home or DEFAULT_HOME, store_url).store.tokens.revoke(name, actor=who(actor), reason=reason)
     if as_json:
         print_json(asdict(ended))
     else:
