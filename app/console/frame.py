@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pandas as pd
 import streamlit as st
 
 from palomar.app.console import options
-from palomar.app.console.charts import Theme
+from palomar.app.console.charts.base import Theme
+from palomar.app.console.links import Page, address
 from palomar.app.console.plain import plain, shown
 from palomar.app.service import CycleView, Observatory
 from palomar.data.errors import PalomarError, StoreError
@@ -66,6 +68,56 @@ def panel(title: str) -> Iterator[None]:
             hint = "Nothing else on this page is affected."
         st.code(shown(str(exc), 1_000)[0], language=None, wrap_lines=True)
         st.caption(f"{hint} Reload the page to try again; the overview tries by itself.")
+
+
+def run() -> Run | None:
+    """The run that `run` in the URL names, else the newest; None where there is none. An unknown one is said."""
+    wanted = st.query_params.get("run")
+    if wanted is not None:
+        found = observatory().run(wanted)
+        if found is not None:
+            return found
+        newest = observatory().run()
+        st.warning(
+            f"There is no run {plain(wanted)} in this home"
+            + ("." if newest is None else f"; this is {plain(newest.name)}."),
+            icon=":material/help:",
+        )
+        return newest
+    return observatory().run()
+
+
+def footer(
+    page: Page, *, same: Sequence[str], csv: Callable[[], pd.DataFrame] | None = None, **context: str | int
+) -> None:
+    """What ends every page: the link to send, all rows as CSV, and how the command line says the same.
+
+    ``context`` names what the page shows by absolute ids, so that the link says the same tomorrow. ``csv`` is called
+    only once somebody asks for the file.
+    """
+    left, middle, right = st.columns([0.16, 0.16, 0.68], vertical_alignment="center")
+    with left.popover("Link", icon=":material/link:"):
+        root = (st.context.url or "").split("?")[0].rpartition("/")[0]
+        st.code(f"{root}/{address(page, **context)}", language=None)
+    if csv is not None:
+        middle.download_button(
+            "CSV (all rows)",
+            lambda: as_csv(csv()),
+            f"{page}.csv",
+            "text/csv",
+            key=f"{page}-csv",
+            on_click="ignore",
+        )
+    right.caption(same_by(*same))
+
+
+def as_csv(table: pd.DataFrame) -> bytes:
+    """A table as CSV. Texts that a spreadsheet would take for a formula get an apostrophe in front: others wrote them."""
+
+    def cell(value: object) -> object:
+        return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+    return table.map(cell).to_csv(index=False).encode(errors="backslashreplace")
 
 
 def nothing_yet() -> None:
@@ -141,16 +193,16 @@ def pager(parameter: str, label: str, last: int) -> int:
 def strip() -> None:
     """Where the run stands, in one line above every page."""
     try:
-        run = observatory().run()
-        views = [] if run is None else observatory().cycles(run.run_id, newest=RECENT)
+        found = run()
+        views = [] if found is None else observatory().cycles(found.run_id, newest=RECENT)
     except PalomarError:
         observatory().reopen()
         st.markdown(":red-badge[■ STORE NOT REACHABLE]")
         return
-    if run is None:
+    if found is None:
         st.markdown(":gray-badge[○ NO RUN]")
         return
-    st.markdown(standing(run, views, datetime.now(UTC)))
+    st.markdown(standing(found, views, datetime.now(UTC)))
 
 
 def standing(run: Run, views: Sequence[CycleView], now: datetime) -> str:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import streamlit as st
 
-from palomar.app.console import frame
+from palomar.app.console import acting, frame
+from palomar.app.console.links import SECTIONS
 
 st.set_page_config(page_title="Palomar", page_icon="🔭", layout="wide")
 page = st.navigation(
     {
-        "Now": [st.Page("views/overview.py", title="Overview", default=True)],
-        "Why": [
-            st.Page("views/behaviour.py", title="Behaviour", url_path="behaviour"),
-            st.Page("views/trajectory.py", title="Trajectory", url_path="trajectory"),
-        ],
+        section: [
+            st.Page(f"views/{name}.py", title=title, url_path=name, default=name == "overview")
+            for name, title in pages.items()
+        ]
+        for section, pages in SECTIONS.items()
     }
 )
-st.sidebar.caption(
-    "Local single-user mode: no sign-in. Whoever reaches this port reads everything in the home. All times are UTC."
-)
+st.sidebar.caption(acting.person().said)
 frame.strip()
 page.run()

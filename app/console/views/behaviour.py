@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from palomar.app.console import frame
-from palomar.app.console.charts import MOST_CYCLES, Panel, control_series, drawn, said
+from palomar.app.console.charts.control import MOST_CYCLES, Panel, control_series, drawn, said
 from palomar.app.console.links import link
 from palomar.app.console.plain import plain
 from palomar.app.console.tables import in_words, points_table, slice_words, title, unit, without_data
@@ -35,7 +35,7 @@ def page() -> None:
     """The whole page. `slice`, `group` and `stat` are in the URL."""
     with frame.panel("Behaviour"):
         observatory = frame.observatory()
-        run = observatory.run()
+        run = frame.run()
         if run is None and not observatory.lake.files("observations"):
             frame.nothing_yet()
             return

@@ -8,7 +8,8 @@ import pandas as pd
 import streamlit as st
 
 from palomar.app.console import frame
-from palomar.app.console.charts import BLUE, ORANGE, Panel, control_series, drawn, said
+from palomar.app.console.charts.base import BLUE, ORANGE
+from palomar.app.console.charts.control import Panel, control_series, drawn, said
 from palomar.app.console.links import address, link
 from palomar.app.console.tables import in_words, points_table, slice_in_words
 from palomar.app.service import HACKS, OUTCOME_DOWN, REWARD_UP, CycleView, SourceCount, Watch, definition
@@ -33,7 +34,7 @@ COLUMNS = {
 def page() -> None:
     """The whole page; it looks for news by itself while a run goes on."""
     with frame.panel("Overview"):
-        run = frame.observatory().run()
+        run = frame.run()
         if run is None:
             _logs()
         else:

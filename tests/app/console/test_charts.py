@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from palomar.app.console.charts import MOST_CYCLES, Panel, Theme, control_series, drawn, said
+from palomar.app.console.charts.base import Theme
+from palomar.app.console.charts.control import MOST_CYCLES, Panel, control_series, drawn, said
 from palomar.data.store.records import Statistic
 
 MOST_MARKS = 2_000

@@ -1,27 +1,15 @@
-"""Charts as Vega-Lite dictionaries: functions of records and theme, without Streamlit and without Altair.
-
-Colours are safe for the common kinds of colour blindness; state is always said by shape or word as well. Text marks get
-their ink from the theme, since Vega leaves them black on dark.
-"""
+"""Control charts: one statistic over the cycles, with its band."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
+from palomar.app.console.charts.base import BLUE, LIGHTER, PADDING, RULE, Theme, config
 from palomar.data.store.records import Statistic
-
-Theme = Literal["light", "dark"]
-BLUE, ORANGE = "#0072B2", "#D55E00"
-LIGHTER = {BLUE: "#56B4E9", ORANGE: "#E69F00"}
-"""The same hue for a dark ground."""
-INK = {"light": "#31333F", "dark": "#FAFAFA"}
-RULE = {"light": "#6E7079", "dark": "#A5A8B2"}
-
-PADDING = {"left": 0, "right": 10, "top": 6, "bottom": 0}
 
 IMMATURE_BELOW = 0.999
 """A point of which a smaller share than this is mature is drawn hollow: more will come."""
@@ -134,7 +122,7 @@ def control_series(
             "encoding": {"x": x, "y": y, "tooltip": tooltip},
         },
     ]
-    return {"height": height, "layer": layers, "padding": PADDING, "config": _config(theme)}
+    return {"height": height, "layer": layers, "padding": PADDING, "config": config(theme)}
 
 
 def said(panel: Panel) -> str:
@@ -157,12 +145,3 @@ def _domain(points: Sequence[Statistic], base: float | None) -> list[float]:
     low, high = min(values), max(values)
     room = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
     return [low - room, high + room]
-
-
-def _config(theme: Theme) -> dict[str, Any]:
-    return {
-        "background": "transparent",
-        "view": {"stroke": None},
-        "axis": {"labelColor": INK[theme], "titleColor": INK[theme], "labelFontSize": 11, "gridOpacity": 0.25},
-        "text": {"color": INK[theme]},
-    }
