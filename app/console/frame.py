@@ -112,7 +112,7 @@ def footer(
 
 
 def as_csv(table: pd.DataFrame) -> bytes:
-    """A table as CSV. Texts that a spreadsheet would take for a formula get an apostrophe in front: others wrote them."""
+    """A table as CSV. Texts that a spreadsheet would take for a formula get an apostrophe in front."""
 
     def cell(value: object) -> object:
         return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
