@@ -25,6 +25,7 @@ from palomar.data.store.migrate import bring_up_to_date, version_of
 from palomar.data.store.records import Health
 from palomar.data.store.rewards import Rewards
 from palomar.data.store.runs import Cycles, Runs
+from palomar.data.store.silences import Silences
 from palomar.data.store.statistics import Statistics
 from palomar.data.store.tokens import Tokens
 from palomar.data.store.verdicts import Verdicts
@@ -56,6 +57,7 @@ class Store:
         self.quarantine = Quarantine(database)
         self.audit_log = AuditLog(database)
         self.incidents = Incidents(database)
+        self.silences = Silences(database)
         self.tokens = Tokens(database)
 
     @classmethod

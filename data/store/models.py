@@ -486,6 +486,39 @@ class AlarmVote(Base):
     voted_at: Mapped[datetime]
 
 
+class Silence(Base):
+    """See `records.Silence`."""
+
+    __tablename__ = "silences"
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[KeyText] = mapped_column(ForeignKey("runs.run_id"))
+    detector: Mapped[str]
+    statistic: Mapped[str | None]
+    slice: Mapped[str | None]
+    reason: Mapped[str]
+    actor: Mapped[str]
+    made_at: Mapped[datetime]
+    until_cycle: Mapped[int | None]
+    until: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    ended_by: Mapped[str | None]
+    ended_reason: Mapped[str | None]
+    __table_args__ = (Index(None, "run_id", "number"),)
+
+
+class SilencedFinding(Base):
+    """See `records.SilencedFinding`."""
+
+    __tablename__ = "silenced_findings"
+    silence: Mapped[int] = mapped_column(ForeignKey("silences.number"), primary_key=True)
+    finding_id: Mapped[str] = _key()
+    key: Mapped[KeyText]
+    cycle: Mapped[int]
+    blocks: Mapped[int]
+    sentence: Mapped[str]
+    silenced_at: Mapped[datetime]
+
+
 class ApiToken(Base):
     """See `records.ApiToken`; of the secret only its hash is here."""
 

@@ -507,6 +507,45 @@ class AlarmVote:
 
 
 @dataclass(frozen=True)
+class Silence:
+    """A detector, or one thing that it looks at, opens no incident for a while. It never lets a checkpoint pass."""
+
+    number: int
+    run_id: str
+    detector: str
+    statistic: str | None
+    """None = any."""
+    slice: str | None
+    """None = any."""
+    reason: str
+    actor: str
+    made_at: datetime
+    until_cycle: int | None
+    """Last cycle in which it holds; None = the end is a time."""
+    until: datetime | None
+    """Cycles that began later are not covered; None = the end is a cycle."""
+    ended_at: datetime | None
+    """When somebody ended it before; None = nobody did."""
+    ended_by: str | None
+    ended_reason: str | None
+
+
+@dataclass(frozen=True)
+class SilencedFinding:
+    """A finding that would have opened an incident, and did not. Never changed; the finding is among the others."""
+
+    silence: int
+    finding_id: str
+    key: str
+    cycle: int
+    blocks: bool
+    """Whether it blocks; else it keeps a cycle from being judged."""
+    sentence: str
+    """Of the finding, as it was then."""
+    silenced_at: datetime
+
+
+@dataclass(frozen=True)
 class ApiToken:
     """A token of a program that speaks to the HTTP API, without its secret, which nobody keeps."""
 
