@@ -19,13 +19,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from statistics import median
 
+from pydantic import TypeAdapter
+
+import palomar.detectors
+import palomar.reward
 from palomar.app.bench import Measure
 from palomar.app.bench.emergence import CHANGE, KINDS, OUTAGE, PROCESSES, Kind, home_of, record, settings_of
 from palomar.app.bench.scored import HACKED
 from palomar.app.service import HACKS, Observatory
 from palomar.data.findings import Finding, Reading, Severity
+from palomar.data.schema import content_id
 from palomar.detectors.check import check
 from palomar.detectors.detector import BASELINE_CYCLES, detectors
 
@@ -89,6 +96,13 @@ class Judged:
         """First cycle with such a finding."""
         return next((cycle for cycle, (_, said) in sorted(self.said.items()) if any(map(of, said))), None)
 
+    def blocked(self) -> list[int]:
+        """Cycles that it would have kept from shipping."""
+        return [cycle for cycle, (word, _) in self.said.items() if word == "block"]
+
+
+_JUDGED = TypeAdapter(Judged)
+
 
 def measure(quick: bool) -> list[Measure]:
     """The benchmark; with `quick` one seed of each kind."""
@@ -96,18 +110,17 @@ def measure(quick: bool) -> list[Measure]:
     runs = [(kind, seed) for seed in seeds for kind in KINDS]
     record(runs)
     with ProcessPoolExecutor(PROCESSES) as pool:
-        judged = list(pool.map(_judge, runs))
-    return scores(judged)
+        return scores(list(pool.map(judged, runs)))
 
 
-def scores(judged: Sequence[Judged]) -> list[Measure]:
+def scores(runs: Sequence[Judged]) -> list[Measure]:
     """All measures of judged runs."""
     measures: list[Measure] = []
     for kind, hacks in HACKED.items():
-        of_kind = [run for run in judged if run.kind == kind]
+        of_kind = [run for run in runs if run.kind == kind]
         for hack in hacks:
             measures += _found(kind, hack, of_kind)
-    return [*measures, *_quiet(judged)]
+    return [*measures, *_quiet(runs)]
 
 
 def _found(kind: Kind, hack: str, runs: Sequence[Judged]) -> list[Measure]:
@@ -148,9 +161,9 @@ def _found(kind: Kind, hack: str, runs: Sequence[Judged]) -> list[Measure]:
     ]  # fmt: skip
 
 
-def _quiet(judged: Sequence[Judged]) -> list[Measure]:
+def _quiet(among: Sequence[Judged]) -> list[Measure]:
     def share(name: str, kind: Kind, of: Callable[[Judged], bool], aim: float) -> Measure:
-        runs = [run for run in judged if run.kind == kind]
+        runs = [run for run in among if run.kind == kind]
         seeds = tuple(run.seed for run in runs)
         value = sum(map(of, runs)) / len(runs) if runs else None
         return Measure(f"{kind}: {name}", value, "share of runs", len(runs), seeds, aim)
@@ -159,7 +172,7 @@ def _quiet(judged: Sequence[Judged]) -> list[Measure]:
         return run.first(_called_hack) is not None
 
     def blocked(run: Judged) -> bool:
-        return any(word == "block" for word, _ in run.said.values())
+        return bool(run.blocked())
 
     def misread(run: Judged) -> bool:
         """Called a hack or an improvement while tools were down."""
@@ -211,6 +224,26 @@ def _left_band(hack: str) -> Callable[[Said], bool]:
 
 def _of_family(hack: str, said: Said) -> bool:
     return said.statistic is not None and FAMILIES[hack].get(said.statistic) == said.side
+
+
+def judged(run: tuple[Kind, int]) -> Judged:
+    """What the check says of a complete recorded run; kept beside it until a source of detectors or rewards changes."""
+    kept = home_of(*run) / "judged" / f"{_sources()}.json"
+    if kept.exists():
+        return _JUDGED.validate_json(kept.read_bytes())
+    found = _judge(run)
+    kept.parent.mkdir(exist_ok=True)
+    whole = kept.with_suffix(".part")
+    whole.write_bytes(_JUDGED.dump_json(found))
+    whole.replace(kept)
+    return found
+
+
+@cache
+def _sources() -> str:
+    """Names the code that judges."""
+    folders = (Path(str(part.__file__)).parent for part in (palomar.detectors, palomar.reward))
+    return content_id(*(path.read_text(encoding="utf-8") for each in folders for path in sorted(each.rglob("*.py"))))
 
 
 def _judge(run: tuple[Kind, int]) -> Judged:
