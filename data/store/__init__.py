@@ -21,6 +21,7 @@ from palomar.data.store.forecasts import Forecasts
 from palomar.data.store.incidents import Incidents
 from palomar.data.store.intake import Quarantine
 from palomar.data.store.ledger import Ledger
+from palomar.data.store.messages import Messages
 from palomar.data.store.migrate import bring_up_to_date, version_of
 from palomar.data.store.records import Health
 from palomar.data.store.rewards import Rewards
@@ -59,6 +60,7 @@ class Store:
         self.incidents = Incidents(database)
         self.silences = Silences(database)
         self.tokens = Tokens(database)
+        self.messages = Messages(database)
 
     @classmethod
     def open(cls, url: str | None, home: Path) -> Self:

@@ -533,3 +533,31 @@ class ApiToken(Base):
     revoked_at: Mapped[datetime | None]
     revoked_by: Mapped[str | None]
     __table_args__ = (Index(None, "name", unique=True),)
+
+
+class Channel(Base):
+    """See `records.Channel`."""
+
+    __tablename__ = "channels"
+    run_id: Mapped[str] = _key("runs.run_id")
+    channel: Mapped[str] = _key()
+    read_to: Mapped[int]
+    since: Mapped[datetime]
+
+
+class Message(Base):
+    """See `records.Message`."""
+
+    __tablename__ = "messages"
+    run_id: Mapped[str] = _key()
+    channel: Mapped[str] = _key()
+    number: Mapped[int] = mapped_column(primary_key=True)
+    event: Mapped[str]
+    body: Mapped[str]
+    state: Mapped[str] = mapped_column(OneOf(get_args(records.MessageState)))
+    attempts: Mapped[int]
+    next_at: Mapped[datetime]
+    problem: Mapped[str | None]
+    queued_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    __table_args__ = (ForeignKeyConstraint(["run_id", "channel"], ["channels.run_id", "channels.channel"]),)

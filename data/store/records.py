@@ -29,6 +29,7 @@ CycleVerdict = Literal["pass", "warn", "block", "not_assessable"]
 """What the findings of a cycle come to; `Verdict` is the gate's word on a candidate."""
 
 TokenRole = Literal["ingest", "read", "decide", "admin"]
+MessageState = Literal["waiting", "sent", "given_up"]
 """``decide`` may also read, ``admin`` may do everything."""
 
 RewardAction = Literal["patch", "revert"]
@@ -560,6 +561,41 @@ class ApiToken:
     revoked_at: datetime | None
     """None = not revoked."""
     revoked_by: str | None
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A way out of a run, to one other system."""
+
+    run_id: str
+    channel: str
+    read_to: int
+    """Number of the last entry of the audit log that was read for it."""
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Message:
+    """Something that one other system is to be told, and whether it was."""
+
+    run_id: str
+    channel: str
+    number: int
+    """Of the entry of the audit log that it tells of: with run and channel, it names the message."""
+    event: str
+    """What happened: ``promote``, ``incident``, ..."""
+    body: str
+    """As JSON; never changed once it is here."""
+    state: MessageState
+    attempts: int
+    """Begun so far."""
+    next_at: datetime
+    """Not tried before."""
+    problem: str | None
+    """Of the last attempt; None where it went well, or where there was none."""
+    queued_at: datetime
+    ended_at: datetime | None
+    """When it was sent or given up."""
 
 
 @dataclass(frozen=True)
