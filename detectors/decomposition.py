@@ -48,8 +48,12 @@ class MixWithin:
     within: float
     """What other levels inside the segments make."""
     mix_by_segment: Floats
-    """(segments,), and so the next."""
+    """(segments,), and so those that follow."""
     within_by_segment: Floats
+    amounts: tuple[Floats, Floats]
+    """What the level is per (rows, calls), before and after."""
+    levels: tuple[Floats, Floats]
+    """Before and after; NaN where a segment has nothing in it."""
 
 
 def kitagawa(segments: Sequence[str], before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> MixWithin:
@@ -68,7 +72,11 @@ def kitagawa(segments: Sequence[str], before: tuple[Floats, Floats], after: tupl
     mix = (start + end) / 2 * (share_after - share_before)
     within = (share_before + share_after) / 2 * (end - start)
     first, last = float(share_before @ start), float(share_after @ end)
-    return MixWithin(tuple(segments), first, last, last - first, float(mix.sum()), float(within.sum()), mix, within)
+    levels = (np.where(n_before > 0, level_before, np.nan), np.where(n_after > 0, level_after, np.nan))
+    return MixWithin(
+        tuple(segments), first, last, last - first, float(mix.sum()), float(within.sum()), mix, within,
+        (n_before, n_after), levels,
+    )  # fmt: skip
 
 
 def mix_within(view: View, statistic: str, dimension: str | Sequence[str]) -> MixWithin | None:
