@@ -10,18 +10,23 @@ resolved, cycles decide and never the time of arrival:
 | false alarm | unless the same thing was pinned and its effect is not larger now |
 
 A finding of the resolution's cycle or an earlier one that arrives late is pinned and reopens nothing.
+
+A finding that is **silenced** opens and reopens nothing either, and is noted at the silence; it joins an incident that
+is there for other reasons. Silences go by the cycle, or by when it began, like what is accepted: checking a cycle again
+says the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from palomar.data.findings import Finding
 from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.incidents import ACTIVE, Arrival
-from palomar.data.store.records import Incident, PinnedFinding, StoredFinding
+from palomar.data.store.records import Incident, PinnedFinding, Silence, StoredFinding
 from palomar.detectors.check import READS
 from palomar.detectors.grouping import FAULT, FOLLOWS, WORDS, Group, Member, group, title_of
 
@@ -36,16 +41,24 @@ def open_incidents(store: Store, run_id: str, cycle: int) -> list[Incident]:
     found = store.findings.read(run_id, cycle)
     record = store.cycles.get(run_id, cycle)
     began = None if record is None else record.started_at
-    return store.incidents.arrive(run_id, cycle, lambda known, pins: arrivals(found, known, pins, cycle, began))
+    return store.incidents.arrive(
+        run_id, cycle, lambda known, pins, silences: arrivals(found, known, pins, cycle, began, silences=silences)
+    )
 
 
 def arrivals(
-    found: Sequence[StoredFinding], known: Sequence[Incident], pins: _Pins, cycle: int, began: datetime | None
+    found: Sequence[StoredFinding],
+    known: Sequence[Incident],
+    pins: _Pins,
+    cycle: int,
+    began: datetime | None,
+    *,
+    silences: Sequence[Silence] = (),
 ) -> list[Arrival]:
     """What the findings of one cycle do to the incidents of their run.
 
-    ``began``: when the cycle began, to hold against the end of what was accepted; None = not known, which no end in
-    time covers.
+    ``began``: when the cycle began, to hold against the end of what was accepted or silenced; None = not known, which
+    no end in time covers.
     """
     active = [incident for incident in known if incident.state in ACTIVE]
     # Where an incident is about what follows only, its findings stay free to be explained.
@@ -57,10 +70,39 @@ def arrivals(
         incident = _home(each, [one for one in known if one.number not in taken], pins)
         if incident is not None:
             taken.add(incident.number)
-        arrival = _arrival(each, incident, pins, cycle, began)
+        silent = {
+            member.stored.finding_id: silence
+            for member in each.openers
+            if (silence := silenced(silences, member.stored.finding, cycle, began)) is not None
+        }
+        arrival, held = _arrival(each, incident, pins, cycle, began, silent=silent)
         if arrival is not None:
             told.append(arrival)
+        told += _withheld(each, held, silent)
     return told
+
+
+def silenced(silences: Sequence[Silence], finding: Finding, cycle: int, began: datetime | None) -> Silence | None:
+    """The silence by which a finding of the cycle opens nothing; None where there is none."""
+    return next((each for each in silences if _silences(each, finding, cycle, began)), None)
+
+
+def end_of(silence: Silence) -> str:
+    """Until when it holds, in words."""
+    if silence.until_cycle is not None:
+        return f"until cycle {silence.until_cycle}"
+    assert silence.until is not None
+    return f"until {silence.until:%Y-%m-%d %H:%M} UTC"
+
+
+def _silences(silence: Silence, finding: Finding, cycle: int, began: datetime | None) -> bool:
+    if silence.ended_at is not None or silence.detector != finding.detector:
+        return False
+    if silence.statistic not in (None, finding.statistic) or silence.slice not in (None, finding.slice):
+        return False
+    if silence.until_cycle is not None:
+        return cycle <= silence.until_cycle
+    return silence.until is not None and began is not None and began <= silence.until
 
 
 def covered(
@@ -74,7 +116,7 @@ def covered(
     if incident.resolution == "accepted":
         return _accepted(incident, finding, cycle, began)
     if incident.resolution == "false_alarm":
-        return _silenced(pins, finding)
+        return _false_before(pins, finding)
     return None
 
 
@@ -92,7 +134,7 @@ def _accepted(incident: Incident, finding: Finding, cycle: int, began: datetime 
     return None
 
 
-def _silenced(pins: Sequence[PinnedFinding], finding: Finding) -> str | None:
+def _false_before(pins: Sequence[PinnedFinding], finding: Finding) -> str | None:
     """A false alarm is silent on the same thing, read alike, moved the same way and no farther."""
     for pin in pins:
         if pin.key != finding.key or pin.finding.reading != finding.reading:
@@ -134,29 +176,57 @@ def _home(each: Group, known: Sequence[Incident], pins: _Pins) -> Incident | Non
     return max(filter(fits, known), key=best, default=None)
 
 
-def _arrival(each: Group, incident: Incident | None, pins: _Pins, cycle: int, began: datetime | None) -> Arrival | None:
+def _arrival(
+    each: Group,
+    incident: Incident | None,
+    pins: _Pins,
+    cycle: int,
+    began: datetime | None,
+    *,
+    silent: Mapping[str, Silence],
+) -> tuple[Arrival | None, Sequence[Member]]:
+    """What a group does, and which of its findings would have opened or reopened an incident and are silenced."""
     there = () if incident is None else pins.get(incident.number, ())
     if incident is None:
-        if not each.openers:
-            return None
-        return _told(each, None, "open", _why(each, cycle), each.members)
+        if all(member.stored.finding_id in silent for member in each.openers):
+            return None, each.openers
+        return _told(each, None, "open", _why(each, cycle), each.members), ()
     if incident.state in ACTIVE:
         keys = {pin.key for pin in there}
         new = [member for member in each.members if member.stored.finding.key not in keys]
         what = f"{_count(len(new))} of cycle {cycle} joined; {new[0].stored.finding.sentence}" if new else ""
-        return _told(each, incident, "join", what, new)
+        return _told(each, incident, "join", what, new), ()
     ids = {pin.finding_id for pin in there}
     why_not = [covered(incident, there, member.stored.finding, cycle, began) for member in each.openers]
-    if None not in why_not:
+    uncovered = [member for member, why in zip(each.openers, why_not, strict=True) if why is None]
+    if not uncovered:
         late = [member for member in each.openers if member.stored.finding_id not in ids]
         if not late or incident.resolved_cycle is None or cycle > incident.resolved_cycle:
-            return None
-        return _told(each, incident, "late", f"{_count(len(late))} came late: {why_not[0]}", late)
-    uncovered = [member for member, why in zip(each.openers, why_not, strict=True) if why is None]
-    reason = f"{_again(incident, cycle)}: {uncovered[0].stored.finding.sentence}"
-    return _told(
-        each, incident, "reopen", reason, [member for member in uncovered if member.stored.finding_id not in ids]
-    )
+            return None, ()
+        return _told(each, incident, "late", f"{_count(len(late))} came late: {why_not[0]}", late), ()
+    loud = [member for member in uncovered if member.stored.finding_id not in silent]
+    if not loud:
+        return None, uncovered
+    reason = f"{_again(incident, cycle)}: {loud[0].stored.finding.sentence}"
+    new = [member for member in uncovered if member.stored.finding_id not in ids]
+    return _told(each, incident, "reopen", reason, new), ()
+
+
+def _withheld(each: Group, held: Sequence[Member], silent: Mapping[str, Silence]) -> list[Arrival]:
+    """What silences keep from opening an incident, by silence."""
+    by_silence: dict[int, tuple[Silence, list[Member]]] = {}
+    for member in held:
+        silence = silent[member.stored.finding_id]
+        by_silence.setdefault(silence.number, (silence, []))[1].append(member)
+    return [
+        replace(
+            _told(each, None, "withhold", "", members),
+            silence=number,
+            reason=f"{_count(len(members))} opened no incident, silenced {end_of(silence)}: "
+            f"{members[0].stored.finding.sentence}",
+        )
+        for number, (silence, members) in sorted(by_silence.items())
+    ]
 
 
 def _again(incident: Incident, cycle: int) -> str:

@@ -19,6 +19,7 @@ from palomar.data.findings import Finding
 from palomar.data.schema import content_id
 from palomar.data.store import Store
 from palomar.data.store.records import Checkpoint, Decision, LedgerRow
+from palomar.data.store.silences import in_force
 from palomar.detectors.experiment import ExperimentReport
 from palomar.trainer.candidate import compare_suites, evaluations
 from palomar.trainer.evaluation import Evaluation, load_suites, paired
@@ -70,7 +71,7 @@ def gather(
         cycle=_cycle(store, run_id, cycle),
         cycle_check=_check(store, run_id, cycle, None),
         candidate_check=_check(store, run_id, cycle, candidate),
-        incidents=_incidents(store, run_id),
+        incidents=(*_incidents(store, run_id), *_silenced(store, run_id, cycle)),
         suites=tuple(suite_evidence(home, asked, policy)),
         cases=tuple(_cases(home, candidate, policy)),
         experiment=experiment,
@@ -322,6 +323,32 @@ def _incidents(store: Store, run_id: str) -> tuple[Told, ...]:
         Told(id=f"incident:{each.number}", code=f"incident:{each.number}", sentence=_whole(each.title), blocks=True)
         for each in found
         if each.blocks
+    )
+
+
+def _silenced(store: Store, run_id: str, cycle: int | None) -> tuple[Told, ...]:
+    """What blocks and opened no incident, since somebody wanted not to be called: to the gate it is as good as one.
+
+    Of silences in force whatever they held back; of those that are over what they held back in the candidate's cycle
+    and later ones. Only what is still among the findings: a cycle that was checked again may not have it any more.
+    """
+    silences = {each.number: each for each in store.silences.read(run_id)}
+    if not silences:
+        return ()
+    begun = store.cycles.read(run_id, newest=1)
+    newest = begun[0].cycle if begun else None
+    now = datetime.now(UTC)
+    found: dict[int, str] = {}
+    for each in store.silences.silenced(list(silences)):
+        own = cycle is not None and each.cycle >= cycle
+        if not each.blocks or each.silence in found or not (own or in_force(silences[each.silence], newest, now)):
+            continue
+        kept = store.findings.get(each.finding_id)
+        if kept is not None and kept.finding.severity == "blocks":
+            found[each.silence] = kept.finding.sentence
+    return tuple(
+        Told(id=f"silence:{number}", code=f"silence:{number}", sentence=_whole(sentence), blocks=True)
+        for number, sentence in found.items()
     )
 
 

@@ -89,7 +89,7 @@ class Case(_Frozen):
 
 
 class Told(_Frozen):
-    """A finding of a check, or an incident."""
+    """A finding of a check, an incident, or a silence and what it holds back."""
 
     id: str
     code: str
@@ -145,7 +145,7 @@ class Evidence(_Frozen):
     cycle_check: CheckEvidence
     candidate_check: CheckEvidence
     incidents: tuple[Told, ...] | None = None
-    """Open ones that block; None = could not be asked."""
+    """Open ones that block, and what blocks and is silenced; None = could not be asked."""
     suites: tuple[Paired, ...] = ()
     cases: tuple[Case, ...] = ()
     experiment: ExperimentReport | None = None
@@ -566,7 +566,7 @@ def _checked(evidence: Evidence, policy: Policy) -> list[Check]:
         result = "unknown" if open_ is None else "fail" if open_ else "pass"
         said = "incidents could not be asked" if open_ is None else "no open incident blocks"
         if open_:
-            said = f"{len(open_)} open incident{'s' if len(open_) > 1 else ''}: {open_[0].sentence}"
+            said = f"{_alarms(open_)}: {open_[0].sentence}"
         found.append(
             Check(
                 code="incidents",
@@ -579,6 +579,13 @@ def _checked(evidence: Evidence, policy: Policy) -> list[Check]:
             )
         )
     return found
+
+
+def _alarms(open_: Sequence[Told]) -> str:
+    """How many incidents are open, and how many silences hold back what would have opened one."""
+    silent = sum(told.id.startswith("silence:") for told in open_)
+    counts = {"open incident": len(open_) - silent, "silenced alarm": silent}
+    return " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
 
 
 def _suite_margins(

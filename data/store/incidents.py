@@ -34,9 +34,11 @@ from palomar.data.store.records import (
     PinnedFinding,
     Resolution,
     Scope,
+    Silence,
     StoredFinding,
     Vote,
 )
+from palomar.data.store.silences import silences_of, withhold
 from palomar.data.store.tables import columns
 
 PROGRAM = "palomar"
@@ -52,7 +54,7 @@ class Arrival:
     incident: int | None
     """None = a new one."""
     what: str
-    """``open``, ``join``, ``reopen``, or ``late``: from before the resolution, which stands."""
+    """``open``, ``join``, ``reopen``, ``late``: from before the resolution, which stands; or ``withhold``."""
     reason: str
     """In words, for the timeline."""
     title: str
@@ -63,10 +65,13 @@ class Arrival:
     """Whether one of the cycle's findings keeps it from passing; then the incident was seen in this cycle."""
     findings: tuple[tuple[StoredFinding, str], ...]
     """To be pinned, each with the reason why it is here; the leading one first."""
+    silence: int | None = None
+    """Of what a silence keeps from opening an incident: which. Then it is noted there, and no incident changes."""
 
 
-Decide = Callable[[Sequence[Incident], Mapping[int, Sequence[PinnedFinding]]], Sequence[Arrival]]
-"""From a run's incidents, oldest first, and what is pinned to each, to what happens. May be asked several times."""
+Decide = Callable[[Sequence[Incident], Mapping[int, Sequence[PinnedFinding]], Sequence[Silence]], Sequence[Arrival]]
+"""From a run's incidents, oldest first, what is pinned to each, and its silences, to what happens. May be asked several
+times."""
 
 
 class Incidents:
@@ -130,7 +135,13 @@ class Incidents:
             known = [_read(row) for row in connection.execute(query)]
             pinned = _pinned(connection, [incident.number for incident in known])
             changed = []
-            for arrival in decide(known, pinned):
+            for arrival in decide(known, pinned, silences_of(connection, run_id)):
+                if arrival.silence is not None:
+                    held = [each for each, _ in arrival.findings]
+                    withhold(
+                        connection, self._database, arrival.silence, cycle, held, actor=PROGRAM, reason=arrival.reason
+                    )
+                    continue
                 number = arrival.incident
                 if number is None:
                     # The log's head is locked by whoever writes to it; numbers are drawn under that lock.

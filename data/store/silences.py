@@ -78,7 +78,7 @@ class Silences:
             now = datetime.now(UTC)
             newest = newest_cycle(connection, run_id)
             self._end_is_near(newest, until_cycle, until, now)
-            for each in _of_run(connection, run_id):
+            for each in silences_of(connection, run_id):
                 same = (each.detector, each.statistic, each.slice) == (detector, statistic, slice_)
                 if same and in_force(each, newest, now):
                     raise self._database.refuse(f"silence {each.number} says so already; end it first")
@@ -230,7 +230,8 @@ def newest_cycle(connection: Connection, run_id: str) -> int | None:
     return connection.scalar(select(func.max(models.Cycle.cycle)).where(models.Cycle.run_id == run_id))
 
 
-def _of_run(connection: Connection, run_id: str) -> list[Silence]:
+def silences_of(connection: Connection, run_id: str) -> list[Silence]:
+    """All of a run, those over too, oldest first."""
     query = select(*_COLUMNS).where(models.Silence.run_id == run_id).order_by(models.Silence.number)
     return [_read(row) for row in connection.execute(query)]
 
