@@ -29,8 +29,8 @@ CycleVerdict = Literal["pass", "warn", "block", "not_assessable"]
 """What the findings of a cycle come to; `Verdict` is the gate's word on a candidate."""
 
 TokenRole = Literal["ingest", "read", "decide", "admin"]
-MessageState = Literal["waiting", "sent", "given_up"]
 """``decide`` may also read, ``admin`` may do everything."""
+MessageState = Literal["waiting", "sent", "given_up"]
 
 RewardAction = Literal["patch", "revert"]
 """Why a run goes over to another reward version."""
