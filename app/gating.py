@@ -22,7 +22,7 @@ from palomar.trainer.candidate import others
 from palomar.trainer.gate_evidence import digest, gather
 from palomar.trainer.gate_policy import PolicyText
 from palomar.trainer.promotion import Evidence, Outcome, decide
-from palomar.trainer.promotion_gate import check_candidate, kept, known_by, stored
+from palomar.trainer.promotion_gate import check_candidate, known_by, said
 
 LOOK_EVERY_S = 5.0
 
@@ -61,7 +61,7 @@ def ask(observatory: Observatory, question: Question) -> Answer:
     if question.check:
         run_checks(observatory, run, question.candidate, question.actor)
     before = store.decisions.get(run.run_id, question.candidate)
-    why = None if before is None else _stands(store, before)
+    why = None if before is None else stands(store, before)
     if before is not None and why is not None and not question.again:
         other = (
             ""
@@ -86,12 +86,9 @@ def ask(observatory: Observatory, question: Question) -> Answer:
         question.candidate,
         after=highest,
         cycle=evidence.cycle.cycle or 0,
-        verdict=outcome.verdict,
-        reasons=outcome.reasons,
-        evidence=stored(outcome),
         policy=question.policy.policy.version,
         actor=question.actor,
-        **kept(outcome, evidence, question.policy),
+        **vars(said(outcome, evidence, question.policy)),
     )
     ours = decision.sequence > highest and decision.inputs == evidence.model_dump(mode="json")
     return answer_of(store, decision, "decided now" if ours else "stands: it was decided at the same time by another")
@@ -255,8 +252,8 @@ def _report(observatory: Observatory, question: Question) -> ExperimentReport | 
     return None if question.plan is None else report_of(observatory.home, question.plan)
 
 
-def _stands(store: Store, decision: Decision) -> str | None:
-    """Why the decision stands, in words; None where it does no more."""
+def stands(store: Store, decision: Decision) -> str | None:
+    """Why the decision stands, in words; None where it does no more, so that the gate must be asked anew."""
     if decision.verdict == "hold" and decision.expires_at is not None and decision.expires_at <= datetime.now(UTC):
         return None
     if decision.verdict == "promote" and decision.inputs is not None:

@@ -137,9 +137,8 @@ def same_by(*words: str) -> str:
     """How the command line says the same, as Markdown; quoted, since it is there to be copied into a shell."""
     home = observatory().home
     near = home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
-    command = shlex.join(
-        ["palomar", words[0], *([] if near == Path(".palomar") else ["--home", str(near)]), *words[1:]]
-    )
+    # Behind all words: a group of commands takes no options of its own.
+    command = shlex.join(["palomar", *words, *([] if near == Path(".palomar") else ["--home", str(near)])])
     return f"The same on the command line: {plain(command, 1_000)}"
 
 

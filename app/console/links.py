@@ -30,10 +30,16 @@ Page = Literal[
 SECTIONS: Mapping[str, Mapping[Page, str]] = {
     "Now": {"overview": "Overview"},
     "Why": {"behaviour": "Behaviour", "trajectory": "Trajectory"},
+    "Act": {"gate": "Gate"},
 }
 """Titles of the pages by section, in the order of the sidebar; each lies in ``views/<page>.py``."""
 CARRIED = ("run",)
 """What a link takes along from the address it stands on, unless it names it itself."""
+
+
+def registered(page: Page) -> bool:
+    """Whether the page is among those of the sidebar; a link to one that is not would fail."""
+    return any(page in pages for pages in SECTIONS.values())
 
 
 def link(label: str, page: Page, icon: str | None = None, **context: str | int) -> None:
