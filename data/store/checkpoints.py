@@ -120,6 +120,18 @@ class Checkpoints:
         )
         return self._database.read(lambda connection: [Checkpoint(*row) for row in connection.execute(query)])
 
+    def newest(self, run_id: str) -> Checkpoint | None:
+        """The one that was trained last; None where none was trained in the run yet."""
+        model = models.Checkpoint
+        query = select(*columns(model, Checkpoint)).where(model.run_id == run_id, model.cycle.is_not(None))
+        query = query.order_by(model.cycle.desc(), model.created_at.desc(), model.checkpoint_id).limit(1)
+
+        def work(connection: Connection) -> Checkpoint | None:
+            row = connection.execute(query).one_or_none()
+            return None if row is None else Checkpoint(*row)
+
+        return self._database.read(work)
+
     def champion(self, run_id: str) -> Champion | None:
         """Who serves users; None before the first promotion."""
         return self._database.read(lambda connection: _champion(connection, run_id))

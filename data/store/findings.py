@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, select
+from sqlalchemy import Connection, Row, Select, and_, delete, func, select
 from sqlalchemy import insert as plain_insert
 
 from palomar.data.findings import Cause, Evidence, Finding, Reading, Report, Unassessed
@@ -15,7 +15,7 @@ from palomar.data.schema import content_id
 from palomar.data.store import models
 from palomar.data.store.columns import escape
 from palomar.data.store.database import Database, lock_run
-from palomar.data.store.records import StoredFinding
+from palomar.data.store.records import Assessment, StoredFinding
 from palomar.data.store.tables import columns
 
 _FINDING = columns(models.Finding, Finding)
@@ -93,6 +93,54 @@ class Findings:
         query = _select().where(models.Finding.finding_id == finding_id)
         found = self._database.read(lambda connection: _found(connection, query))
         return found[0] if found else None
+
+    def several(self, finding_ids: Collection[str]) -> dict[str, StoredFinding]:
+        """Findings by id, in one question; those that are not there any more are left out."""
+        query = _select().where(models.Finding.finding_id.in_(sorted(set(finding_ids))))
+        return {each.finding_id: each for each in self._database.read(lambda connection: _found(connection, query))}
+
+    def newest_of(self, run_id: str, keys: Collection[str]) -> dict[str, StoredFinding]:
+        """By key: the finding of the newest cycle that has one, the first of it; about cycles, not about candidates."""
+        model = models.Finding
+        about = (model.run_id == run_id, model.candidate == "", model.key.in_(sorted(set(keys))))
+        last = select(model.key, func.max(model.cycle).label("cycle")).where(*about).group_by(model.key).subquery()
+        query = _select().join(last, and_(model.key == last.c.key, model.cycle == last.c.cycle)).where(*about)
+        query = query.order_by(model.cycle, model.position.desc())
+        return {each.finding.key: each for each in self._database.read(lambda connection: _found(connection, query))}
+
+    def saying(self, run_id: str, cycle: int, sentence: str) -> StoredFinding | None:
+        """The first of the cycle's findings that says so; None where none does. For what a verdict says."""
+        model = models.Finding
+        query = _select().where(
+            model.run_id == run_id, model.candidate == "", model.cycle == cycle, model.sentence == sentence
+        )
+        found = self._database.read(lambda connection: _found(connection, query.order_by(model.position).limit(1)))
+        return found[0] if found else None
+
+    def assessments(self, run_id: str) -> list[Assessment]:
+        """What each detector could assess over all cycles of the run that were checked; by detector."""
+        model = models.Report
+        tested = case((model.assessed > 0, model.cycle))
+        query = (
+            select(model.detector, func.count(), func.count(tested), func.max(tested), func.max(model.cycle))
+            .where(model.run_id == run_id, model.candidate == "")
+            .group_by(model.detector)
+            .order_by(model.detector)
+        )
+        return self._database.read(lambda connection: [Assessment(*row) for row in connection.execute(query)])
+
+    def unassessed(self, run_id: str, cycle: int) -> dict[str, tuple[Unassessed, ...]]:
+        """By detector: what it could not assess in the cycle, and why."""
+        model = models.Report
+        query = select(model.detector, model.unassessed).where(
+            model.run_id == run_id, model.candidate == "", model.cycle == cycle
+        )
+
+        def work(connection: Connection) -> dict[str, tuple[Unassessed, ...]]:
+            rows = connection.execute(query.order_by(model.detector))
+            return {detector: tuple(Unassessed(**item) for item in items) for detector, items in rows}
+
+        return self._database.read(work)
 
     def reports(self, run_id: str, cycle: int, *, candidate: str | None = None) -> list[Report]:
         """What each detector said of the cycle (or the candidate in it), by detector, with its findings."""

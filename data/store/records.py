@@ -326,6 +326,21 @@ class StoredFinding:
 
 
 @dataclass(frozen=True)
+class Assessment:
+    """What one detector did over all cycles of a run that were checked."""
+
+    detector: str
+    checks: int
+    """Cycles in which it was asked."""
+    assessed: int
+    """Of them, those in which it could test something."""
+    newest: int | None
+    """The last of those; None = it never could."""
+    asked: int
+    """Last cycle in which it was asked."""
+
+
+@dataclass(frozen=True)
 class CheckedCycle:
     """What all findings of a cycle, or of a candidate, come to. Another takes its place when it is checked again."""
 
