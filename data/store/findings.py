@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, case, delete, func, select
+from sqlalchemy import Connection, Row, Select, and_, case, delete, func, select
 from sqlalchemy import insert as plain_insert
 
 from palomar.data.findings import Cause, Evidence, Finding, Reading, Report, Unassessed
