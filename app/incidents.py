@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -110,6 +110,8 @@ def view(store: Store, number: int) -> IncidentView | None:
     timeline = store.audit_log.read(subject=subject(number))
     hashes = {name: value for entry in timeline for name, value in _logged(entry).items()}
     keeping = [pin for pin in pins if opens(pin.finding)]
+    again = store.findings.several([pin.finding_id for pin in pins])
+    latest = store.findings.newest_of(incident.run_id, [pin.key for pin in pins])
     verdicts = store.verdicts.read(incident.run_id)
     clear = [each.cycle for each in verdicts if each.cycle < incident.opened_cycle and each.verdict in ("pass", "warn")]
     good = max(clear, default=None)
@@ -117,7 +119,7 @@ def view(store: Store, number: int) -> IncidentView | None:
     return IncidentView(
         incident=incident,
         lead=pins[0],
-        evidence=tuple(_evidence(store, incident.run_id, pin, hashes.get(pin.finding_id)) for pin in pins),
+        evidence=tuple(_evidence(pin, hashes.get(pin.finding_id), again, latest) for pin in pins),
         timeline=tuple(timeline),
         votes=tuple(store.incidents.votes(number)),
         charges=tuple(_charges(keeping)),
@@ -268,14 +270,15 @@ def _logged(entry: AuditEntry) -> dict[str, str]:
     return {str(name): str(value) for name, value in findings.items()} if isinstance(findings, dict) else {}
 
 
-def _evidence(store: Store, run_id: str, pin: PinnedFinding, logged: str | None) -> Evidence:
-    again = store.findings.get(pin.finding_id)
-    newest = store.findings.read(run_id, key=pin.key, newest=1)
+def _evidence(
+    pin: PinnedFinding, logged: str | None, again: Mapping[str, StoredFinding], latest: Mapping[str, StoredFinding]
+) -> Evidence:
+    now = again.get(pin.finding_id)
     return Evidence(
         pin=pin,
         intact=logged == evidence_hash(pin.finding),
-        again=None if again is None else again.finding,
-        latest=newest[0] if newest else None,
+        again=None if now is None else now.finding,
+        latest=latest.get(pin.key),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -16,7 +16,7 @@ from palomar.app.console.states import OF_GATE, State, badge, words
 from palomar.app.gate_view import GateView
 from palomar.app.plain import plain_json
 from palomar.data.errors import PalomarError
-from palomar.data.store.records import Checkpoint, Decision, Override, Run
+from palomar.data.store.records import Checkpoint, Decision, Override, Run, Verdict
 from palomar.trainer.gate_policy import read_policy
 from palomar.trainer.promotion import Check
 
@@ -27,7 +27,7 @@ PARTS = {
     "require": "is it shown that nothing is worse?",
     "success": "is anything shown to be better?",
 }
-WORDS = {"promote": "PROMOTE", "hold": "HOLD", "block": "BLOCK"}
+WORDS: Mapping[Verdict, str] = {"promote": "PROMOTE", "hold": "HOLD", "block": "BLOCK"}
 MEANING = {"promote": "It may ship.", "hold": "It may not ship yet.", "block": "It must not ship."}
 MOST_LINKS = 6
 
