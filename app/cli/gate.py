@@ -149,6 +149,44 @@ def replay(
     raise typer.Exit(SAME if same else DIFFERS)
 
 
+@gate.command("list")
+def listed(
+    last: Annotated[int, typer.Option(min=1, help="How many, the newest.")] = 10,
+    home: Home = None,
+    store_url: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """List the run's checkpoints, newest first, and what stands of each. Exits with 3 where there is none."""
+    observatory = Observatory(home or DEFAULT_HOME, store_url)
+    run = observatory.run()
+    trained = [] if run is None else observatory.store.checkpoints.read(run.run_id)
+    newest = sorted(trained, key=lambda each: (each.cycle is not None, each.cycle, each.created_at), reverse=True)[
+        :last
+    ]
+    stands = {
+        each.candidate: each
+        for each in ([] if run is None else observatory.store.decisions.latest(run.run_id, count=max(1, len(trained))))
+    }
+    rows = [
+        (
+            each.checkpoint_id,
+            each.cycle,
+            each.status,
+            decided.verdict if (decided := stands.get(each.checkpoint_id)) else "not decided",
+            "" if decided is None else ", ".join(decided.reasons),
+        )
+        for each in newest
+    ]
+    columns = ("checkpoint", "cycle", "status", "gate", "reasons")
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    elif rows:
+        print_table(table(columns, rows))
+    else:
+        people.print("no checkpoint was trained here yet")
+    raise typer.Exit(0 if rows else NOT_KEPT)
+
+
 @gate.command("history")
 def history(
     candidate: Annotated[str, typer.Argument(help="Checkpoint that was asked about.")],

@@ -634,3 +634,16 @@ def test_the_loops_gate_checks_the_candidate_itself(tmp_path: Path) -> None:
         assert (kept.verdict, kept.sentence) == ("pass", "nothing found")
         (report,) = store.findings.reports("demo", 9, candidate="new")
         assert report.assessed > 0
+
+
+def test_the_list_names_what_stands_of_each_checkpoint_newest_first(home: Path, tmp_path: Path) -> None:
+    assert [line.split()[:5] for line in run(home, "list", code=0).splitlines()[1:]] == [
+        ["new", "9", "candidate", "not", "decided"],
+        ["base", "-", "promoted", "not", "decided"],
+    ]
+    run(home, "new", code=0)
+    newest, base = json.loads(run(home, "list", "--json", code=0))
+    assert (newest["checkpoint"], newest["gate"]) == ("new", "promote")
+    assert base["gate"] == "not decided"
+    assert [each["checkpoint"] for each in json.loads(run(home, "list", "--last", "1", "--json", code=0))] == ["new"]
+    assert "no checkpoint" in run(tmp_path / "nothing", "list", code=3)
