@@ -561,3 +561,25 @@ class Message(Base):
     queued_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     __table_args__ = (ForeignKeyConstraint(["run_id", "channel"], ["channels.run_id", "channels.channel"]),)
+
+
+class Job(Base):
+    """See `records.Job`."""
+
+    __tablename__ = "jobs"
+    job_id: Mapped[str] = _key()
+    token: Mapped[KeyText]
+    kind: Mapped[str]
+    arguments: Mapped[dict[str, Any]]
+    actor: Mapped[str]
+    state: Mapped[str] = mapped_column(OneOf(get_args(records.JobState)))
+    progress: Mapped[float]
+    step: Mapped[str]
+    result: Mapped[dict[str, Any] | None]
+    error: Mapped[str | None]
+    worker: Mapped[str | None]
+    asked_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    heard_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    __table_args__ = (Index(None, "token", unique=True), Index(None, "state", "asked_at"))

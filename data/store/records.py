@@ -35,6 +35,8 @@ MessageState = Literal["waiting", "sent", "given_up"]
 RewardAction = Literal["patch", "revert"]
 """Why a run goes over to another reward version."""
 
+JobState = Literal["queued", "running", "done", "failed"]
+
 Details = Mapping[str, object]
 """JSON object; NaN and infinity are refused (say None and why), tuples come back as lists."""
 
@@ -611,6 +613,34 @@ class Message:
     queued_at: datetime
     ended_at: datetime | None
     """When it was sent or given up."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Long work that somebody asked for, and how far it is."""
+
+    job_id: str
+    token: str
+    """Of the request; the same again is the same job."""
+    kind: str
+    arguments: Details
+    actor: str
+    state: JobState
+    progress: float
+    """From 0 to 1."""
+    step: str
+    """What is being done, in words."""
+    result: Details | None
+    """What came of it; None until it is done, and in lists, which leave it out."""
+    error: str | None
+    """Why it failed; None unless it did."""
+    worker: str | None
+    """Who does it, or did; None while it waits."""
+    asked_at: datetime
+    started_at: datetime | None
+    heard_at: datetime | None
+    """Last sign of life of its worker."""
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True)

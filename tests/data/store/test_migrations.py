@@ -103,7 +103,7 @@ def test_older_store_is_migrated_and_keeps_its_rows(
 def test_store_of_the_first_release_takes_findings(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as first_release:
         scripts = tmp_path / "first"
-        newer = shutil.ignore_patterns("__pycache__", "r000[2-9]*")
+        newer = shutil.ignore_patterns("__pycache__", "r000[2-9]*", "r00[1-9]*")
         shutil.copytree(migrate.MIGRATIONS, scripts, ignore=newer)
         first_release.setattr(migrate, "MIGRATIONS", scripts)
         first_release.setattr(migrate, "HEAD", "0001")
