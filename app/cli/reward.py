@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 from dataclasses import asdict
+from pathlib import Path
 from textwrap import shorten
 from typing import Annotated
 
@@ -223,6 +225,36 @@ def revert(
     else:
         before = "nothing" if change.instead_of is None else change.instead_of[:SHOWN_HASH]
         people.print(f"from cycle {change.from_cycle} on: {change.version[:SHOWN_HASH]} in place of {before}")
+
+
+@versions.command("weights")
+def weights(
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Put them there, whole or not at all, for trainers (docs/hooks.md).")
+    ] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="Of this run; without: the newest.")] = None,
+    home: Home = None,
+    store_url: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Say what each term weighs in the reward in force."""
+    from palomar.app.gate_exports import write_text
+    from palomar.app.reward_weights import plain_weights
+
+    observatory = Observatory(home or DEFAULT_HOME, store_url)
+    run = observatory.run(run_id)
+    if run is None:
+        raise StoreError(f"run {run_id!r}" if run_id else str(observatory.home), "there is no such run")
+    said = plain_weights(observatory.store, run)
+    if file is not None:
+        write_text(file, json.dumps(said, indent=1) + "\n")
+    if as_json:
+        print_json(said)
+        return
+    people.print(
+        f"reward {said['reward_version'][:SHOWN_HASH]} of run {run.run_id}, from cycle {said['from_cycle']} on"
+    )
+    print_table(table(("term", "weight"), list(said["weights"].items())))
 
 
 def _brief(reason: str) -> str:

@@ -18,6 +18,7 @@ from palomar.data.store import Store
 from palomar.reward.scoring import score
 from palomar.reward.spec import bundled, bundled_text, version
 from palomar.reward.versions import register
+from palomar.trainer.hooks.weights import Weights, WeightsFile
 
 
 @pytest.fixture
@@ -158,6 +159,20 @@ def test_reverting_schedules_the_older_version_from_the_next_cycle(run_home: Pat
     store.close()
     assert answer("reward", "revert", naive, "--reason", "again", "--home", run_home)["changed"] is False
     assert run("reward", "revert", sound, "--home", run_home).exit_code == 2  # for no reason
+
+
+def test_the_weights_in_force_are_put_where_a_trainer_reads_them(run_home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out" / "weights.json"
+    hook = WeightsFile(file, "run")
+    said = answer("reward", "weights", "--file", file, "--home", run_home)
+    sound = {term.name: term.weight for term in bundled("sound").terms}
+    assert (said["from_cycle"], said["reward_version"], said["weights"]) == (2, version(bundled("sound")), sound)
+    assert hook.read() == Weights(version(bundled("sound")), 2, sound)
+    answer("reward", "revert", version(bundled("naive")), "--reason", "worse", "--home", run_home)
+    answer("reward", "weights", "--file", file, "--home", run_home)
+    naive = {term.name: term.weight for term in bundled("naive").terms}
+    assert hook.read() == Weights(version(bundled("naive")), 5, naive)
+    assert isinstance(run("reward", "weights", "--home", tmp_path / "none").exception, StoreError)
 
 
 def test_a_version_that_is_not_there_is_an_error(run_home: Path, tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def tiny_trainer(folder: Path, callbacks: list[Any], **changed: Any) -> Any:
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(vocabulary), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-            num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=1,
+            num_attention_heads=2, num_key_value_heads=2,
+            max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=1,
         )
     )  # fmt: skip
     settings = {
