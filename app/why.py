@@ -10,19 +10,83 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from palomar.app.kept import Kept, Pending, state
-from palomar.app.service import Observatory
-from palomar.data.slices import ALL
+from palomar.app.service import Observatory, definition
+from palomar.data.clock import HORIZONS
+from palomar.data.findings import Finding
+from palomar.data.slices import ALL, BANDS
+from palomar.data.store.records import PinnedFinding
 from palomar.detectors.detector import View
 from palomar.detectors.excess import REQUESTS, Excess, excess
 from palomar.detectors.pressure import combined, cycle_pressures
+from palomar.detectors.reward_change import RewardChange, reward_change
 from palomar.detectors.runs import specs_of, view_of
+from palomar.detectors.slice_changes import SliceChange, slice_changes
+from palomar.detectors.survival import Step, curve
 from palomar.reward.charges import OUTCOME, REWARD
 
 AHEAD = 8
 """Cycles whose pressures are pooled, as the check does for what is to come."""
 
-_EXCESS, _POOLED = Kept(64), Kept(8)
+HEAT_CYCLES, HEAT_SLICES = 24, 30
+"""Most columns and rows of a heat map."""
+
+_EXCESS, _POOLED, _REWARD, _LASTING = Kept(64), Kept(8), Kept(32), Kept(32)
+
+
+# -- what it is about ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an alarm is about."""
+
+    name: str
+    """``incident 3``, ``finding 4fe1...``."""
+    finding: Finding
+    """Of an incident: the newest finding of what leads it."""
+    cycle: int
+    """In which it was found."""
+
+
+def subject_of(observatory: Observatory, run_id: str, alarm: str) -> Subject | None:
+    """An alarm of the run by the number of its incident, or by (the start of) a finding's id; None where none is."""
+    store = observatory.store
+    if alarm.isascii() and alarm.isdigit() and len(alarm) < 9:
+        incident = store.incidents.get(int(alarm))
+        if incident is not None and incident.run_id == run_id:
+            pinned: list[PinnedFinding] = store.incidents.pinned(incident.number)
+            lead = _lead(pinned)
+            if lead is not None:
+                latest = store.findings.read(run_id, key=lead.key, newest=1)
+                known = latest[0] if latest else lead
+                return Subject(f"incident {incident.number}", known.finding, known.cycle)
+    found = store.findings.get(alarm)
+    if found is None and len(alarm) >= SHORTEST_ID:
+        found = next(
+            (each for each in store.findings.read(run_id, newest=LOOKED_THROUGH) if each.finding_id.startswith(alarm)),
+            None,
+        )
+    if found is None or found.run_id != run_id:
+        return None
+    return Subject(f"finding {found.finding_id}", found.finding, found.cycle)
+
+
+SHORTEST_ID = 6
+"""Characters of a finding's id that are taken for its start."""
+LOOKED_THROUGH = 2_000
+"""Newest findings among which such a start is looked for."""
+
+
+def _lead(pinned: Sequence[PinnedFinding]) -> PinnedFinding | None:
+    """The first that is about a statistic which is measured by slice, else the first."""
+    measured = (each for each in pinned if definition(each.finding.statistic or "") is not None)
+    return next(measured, pinned[0] if pinned else None)
+
+
+# -- slices ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -66,6 +130,54 @@ def slices_of(
     assert not isinstance(found, Pending)
     why = "" if found is not None else "no row counts for it before, or in the cycle"
     return SlicesOf(statistic, cycle, compared, found, why)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A statistic's change in every slice over some cycles."""
+
+    statistic: str
+    cycles: tuple[int, ...]
+    reference: tuple[int, ...]
+    slices: tuple[str, ...]
+    """``all`` first, then those that changed most in the last cycle."""
+    cells: tuple[SliceChange, ...]
+    """By slice and cycle; a pair that is not there had no rows."""
+    more: int
+    """Slices that were left out, those that changed least."""
+
+
+def heat_of(
+    observatory: Observatory, run_id: str, statistic: str, cycle: int, *, reference: Sequence[int] = ()
+) -> Heat:
+    """The heat map of `HEAT_CYCLES` cycles up to one, against the baseline in force (or other cycles)."""
+    view = _view(observatory, run_id, cycle, reference)
+    cycles = view.history[-HEAT_CYCLES:]
+    if not cycles:
+        return Heat(statistic, (), view.reference, (), (), 0)
+    read, points = observatory.store.statistics.series, {}
+    for span in (range(cycles[0], cycle + 1), *(_spans(view.reference))):
+        points.update({(each.slice, each.cycle): each for each in read(run_id, statistics=[statistic], cycles=span)})
+    found = slice_changes(list(points.values()), view.reference, cycles)
+    last = {item.slice: abs(item.change or 0.0) for item in found if item.cycle == cycle and item.status != "few"}
+    names = sorted({item.slice for item in found}, key=lambda name: (name != ALL, -last.get(name, -1.0), name))
+    kept = set(names[:HEAT_SLICES])
+    cells = tuple(item for item in found if item.slice in kept)
+    return Heat(statistic, cycles, view.reference, tuple(names[:HEAT_SLICES]), cells, len(names) - len(kept))
+
+
+def _spans(cycles: Sequence[int]) -> list[range]:
+    """The same cycles as ranges."""
+    spans: list[range] = []
+    for each in sorted(cycles):
+        if spans and spans[-1].stop == each:
+            spans[-1] = range(spans[-1].start, each + 1)
+        else:
+            spans.append(range(each, each + 1))
+    return spans
+
+
+# -- terms -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,6 +278,100 @@ def pooled(observatory: Observatory, cycles: Sequence[int], *, wait_s: float | N
         return cells
 
     return _POOLED.ask(key, make, wait_s=wait_s)
+
+
+# -- the mean reward -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RewardBetween:
+    """Why the mean reward of what is trained on changed between some cycles and one."""
+
+    before: tuple[int, ...]
+    after: int
+    change: RewardChange | None
+    """None: see ``why``."""
+    why: str = ""
+
+
+def reward_between(observatory: Observatory, run_id: str, before: Sequence[int], after: int) -> RewardBetween:
+    """The waterfall's numbers; see `palomar.detectors.reward_change`."""
+    there = observatory.lake.cycles("observations")
+    known = tuple(each for each in before if each in there and each != after)
+    if not known or after not in there:
+        return RewardBetween(known, after, None, "one of the two ends is not in the lake")
+    specs = specs_of(observatory.store) if observatory.has_store else {}
+    key = (state(observatory.lake, ("observations", (*known, after))), known, after, tuple(sorted(specs)))
+    found = _REWARD.ask(key, lambda: reward_change(observatory.lake, known, [after], specs), wait_s=None)
+    assert not isinstance(found, Pending)
+    why = "" if found is not None else "one of the two ends has no sample with a valid reward"
+    return RewardBetween(known, after, found, why)
+
+
+# -- what lasts ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Persistence:
+    """How long the edits of some cycles stay."""
+
+    cycles: tuple[int, ...]
+    edits: int
+    """Interactions with an edit that was watched."""
+    steps: tuple[Step, ...]
+    """Kaplan-Meier's share over seconds; empty where no edit was watched."""
+
+
+def persistence_of(observatory: Observatory, cycles: Sequence[int], slice_: str = ALL) -> Persistence:
+    """How long edits stay, in one slice; by time from a minute to the longest that any was watched."""
+    there = set(observatory.lake.cycles("observations"))
+    known = tuple(each for each in cycles if each in there)
+    if not known:
+        return Persistence((), 0, ())
+    key = (state(observatory.lake, ("observations", known)), known, slice_)
+    found = _LASTING.ask(key, lambda: _persistence(observatory, known, slice_), wait_s=None)
+    assert not isinstance(found, Pending)
+    return found
+
+
+def _persistence(observatory: Observatory, cycles: tuple[int, ...], slice_: str) -> Persistence:
+    columns = ("edit_lost_s", "watched_s", "user_id", "conversation_id", *BANDS)
+    where = f"edited AND coalesce(edit_lost_s, watched_s) IS NOT NULL AND {_condition(slice_)}"
+    rows = observatory.lake.query(
+        "SELECT coalesce(edit_lost_s, watched_s) AS until, edit_lost_s IS NOT NULL AS lost, "
+        "dense_rank() OVER (ORDER BY coalesce(user_id, conversation_id)) AS owner FROM edits",
+        edits=observatory.lake.scan("observations", columns, where=where, cycles=list(cycles)),
+    )
+    if not rows.num_rows:
+        return Persistence(cycles, 0, ())
+    until = np.asarray(rows["until"].to_numpy(), dtype=np.float64)
+    lost = np.asarray(rows["lost"].to_numpy(zero_copy_only=False), dtype=np.bool_)
+    owner = np.asarray(rows["owner"].to_numpy(), dtype=np.int64)
+    last = min(float(until.max()), HORIZONS[-1].seconds)
+    grid = np.geomspace(60.0, max(last, 61.0), STEPS)
+    times = sorted({0.0, *grid.tolist(), *(each.seconds for each in HORIZONS if each.seconds <= last)})
+    return Persistence(cycles, rows.num_rows, curve(until, lost, owner, times))
+
+
+STEPS = 24
+"""Times of a curve, evenly on a log scale."""
+
+
+def _condition(slice_: str) -> str:
+    """SQL of a slice of bands; everything for ``all``. Raises ValueError for another."""
+    conditions = []
+    for part in slice_.split(",") if slice_ != ALL else []:
+        dimension, _, band = part.partition("=")
+        if dimension not in BANDS or band not in BANDS[dimension][1]:
+            raise ValueError(f"{slice_!r} is no slice of bands")
+        edges, names = BANDS[dimension]
+        place = names.index(band)
+        conditions += [f"{dimension} >= {edges[place - 1]}"] if place else [f"{dimension} IS NOT NULL"]
+        conditions += [f"{dimension} < {edges[place]}"] if place < len(edges) else []
+    return " AND ".join(conditions) or "true"
+
+
+# -- inside ----------------------------------------------------------------------------------------------------------
 
 
 def _push(kind: str, row: Mapping[str, Any]) -> TermPush:

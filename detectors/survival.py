@@ -10,10 +10,12 @@ Users who leave because the edit was bad break that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -54,6 +56,42 @@ def lasting(durations: Floats, lost: Mask, horizon: float) -> Lasting | None:
     fell = lost & (durations <= horizon)
     influence[fell] -= share * own[reached[fell] - 1]
     return Lasting(share, influence, at_risk)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Kaplan-Meier share from one time on."""
+
+    at: float
+    """In the unit of the durations."""
+    share: float
+    low: float | None
+    """Of the 95 % interval; None where nothing or everything is lost, or fewer than two users were watched."""
+    high: float | None
+    at_risk: int
+    """Rows still there just before."""
+
+
+def curve(durations: Floats, lost: Mask, users: Ints, times: Sequence[float]) -> tuple[Step, ...]:
+    """The share at some times, ascending, with intervals in which rows of one user count as one.
+
+    On the log-log scale, so that they stay within 0 and 1. It ends where nobody was watched any longer.
+    """
+    _, user = np.unique(users, return_inverse=True)
+    count = int(user.max(initial=-1)) + 1
+    found = []
+    for time in times:
+        at = lasting(durations, lost, time)
+        if at is None:
+            break
+        sums = np.bincount(user, weights=at.influence, minlength=count)
+        error = float(np.sqrt(count / max(count - 1, 1) * (sums**2).sum()))
+        low = high = None
+        if count > 1 and 0 < at.share < 1 and error > 0:
+            reach = float(stats.norm.ppf(0.975)) * error / (at.share * abs(np.log(at.share)))
+            low, high = float(at.share ** np.exp(reach)), float(at.share ** np.exp(-reach))
+        found.append(Step(float(time), at.share, low, high, at.at_risk))
+    return tuple(found)
 
 
 def mean_lasting(durations: Floats, lost: Mask, horizon: float) -> tuple[float, float]:

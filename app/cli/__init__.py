@@ -45,6 +45,7 @@ from palomar.app.cli import (
     serve,
     show,
     stats,
+    why,
 )
 from palomar.data.errors import PalomarError
 
@@ -65,6 +66,7 @@ for module in (
     gate,
     baseline,
     pressure,
+    why,
     audit,
     probe,
     audit_log,
