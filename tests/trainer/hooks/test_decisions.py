@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -331,3 +332,28 @@ loaded = {name for name in sys.modules if name.startswith("palomar.")}
 assert all(name.startswith("palomar.trainer") for name in loaded), loaded
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_plain_loop_of_the_docs_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "hooks.md").read_text(encoding="utf-8")
+    loop, callback = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    compile(callback, "docs/hooks.md", "exec")
+    monkeypatch.chdir(tmp_path)
+    for verdict, steps, ships in (("promote", 5, ["c13"]), ("block", 2, [])):
+        done: list[str] = []
+
+        def train(done: list[str] = done, verdict: str = verdict) -> None:
+            done.append("step")
+            if len(done) == 2:
+                write(path, verdict=verdict, decided_at=datetime.now(UTC).isoformat())
+
+        def save(verdict: str = verdict) -> str:
+            if verdict == "promote":
+                write(path, candidate="c13", sequence=4, decided_at=datetime.now(UTC).isoformat())
+            return "c13"
+
+        shipped: list[str] = []
+        names = {"steps": 5, "train_one_step": train, "save": save, "deploy": shipped.append}
+        exec(loop.replace("timeout_s=5 * 3600", "timeout_s=0"), names)
+        assert (done.count("step"), shipped) == (steps, ships)
+        path.unlink()
