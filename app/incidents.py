@@ -129,7 +129,7 @@ def view(store: Store, number: int) -> IncidentView | None:
             sorted({each.cycle for each in faults if incident.opened_cycle <= each.cycle <= incident.seen_cycle})
         ),
         good=good,
-        changes=tuple(_changes(store, incident.run_id, good, incident.opened_cycle)),
+        changes=tuple(changes_between(store, incident.run_id, good, incident.opened_cycle)),
         head=store.audit_log.head(),
     )
 
@@ -189,6 +189,41 @@ def post_mortem(found: IncidentView, form: Form, *, now: datetime | None = None)
     environment.globals.update(told=told_of, ending=ending)
     template = environment.get_template(f"post_mortem.{'html' if form == 'html' else 'md'}.jinja")
     return template.render(view=found, incident=found.incident, now=_utc(now or datetime.now(UTC)))
+
+
+def hand_over(found: IncidentView, *, now: datetime | None = None) -> str:
+    """What the next person on duty needs, as plain text to be copied: made from the trail and nothing else."""
+    incident, lead = found.incident, found.lead.finding
+    state: str = incident.state if incident.resolution is None else f"resolved ({ending(incident)})"
+    owner = "nobody has it" if incident.assignee is None else f"{incident.assignee} has it"
+    lines = [
+        f"Incident {incident.number}: {incident.title}",
+        f"{state}, {owner}; run {incident.run_id}, opened in cycle {incident.opened_cycle} "
+        f"({_utc(incident.opened_at)}), last seen in cycle {incident.seen_cycle}"
+        + ("" if found.checked is None else f", newest checked cycle {found.checked}"),
+        f"What: {lead.sentence}",
+    ]
+    if lead.reading is not None:
+        lines.append(f"Reading: {lead.reading.replace('_', ' ')}")
+    if found.charges:
+        charged = (f"{each.name} ({each.findings} of {found.findings})" for each in found.charges[:3])
+        lines.append(f"Charged first to: {', '.join(charged)}")
+    doubt = ", ".join(map(str, found.faults))
+    lines.append(f"Data: {f'IN DOUBT, faults of measurement in cycle {doubt}' if doubt else 'no fault found'}")
+    since = "no cycle passed before it" if found.good is None else f"since cycle {found.good}, the last that passed"
+    lines.append(f"Changed ({since}): {'; '.join(found.changes) or 'neither reward, checkpoint nor baseline'}")
+    cause = "not named yet" if incident.cause is None else str(incident.cause["words"])
+    lines.append(f"Root cause: {cause}")
+    done = [entry for entry in found.timeline if entry.action not in ("incident.join", "incident.late")]
+    lines.append("Done so far (UTC):")
+    lines += [
+        f"  {entry.at[:16].replace('T', ' ')} {entry.actor}: {told_of(entry)}"
+        + (f": {entry.reason}" if entry.reason and entry.action != "incident.open" else "")
+        for entry in done
+    ]
+    lines.append(f"As of {_utc(now or datetime.now(UTC))}, audit log {found.head.entries}:{found.head.hash[:12]}")
+    indents = [line[: len(line) - len(line.lstrip())] for line in lines]
+    return "\n".join(indent + _line(line) for indent, line in zip(indents, lines, strict=True)) + "\n"
 
 
 def told_of(entry: AuditEntry) -> str:
@@ -291,7 +326,8 @@ def _charges(pins: Sequence[PinnedFinding]) -> list[Charge]:
     ]
 
 
-def _changes(store: Store, run_id: str, good: int | None, opened: int) -> list[str]:
+def changes_between(store: Store, run_id: str, good: int | None, opened: int) -> list[str]:
+    """What changed from the cycle that was good last (None: from the first) to another, in words."""
     records = [each for each in store.cycles.read(run_id) if (good or 0) <= each.cycle <= opened]
     told = []
     for before, after in itertools.pairwise(records):

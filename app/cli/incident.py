@@ -18,6 +18,7 @@ from palomar.app.incidents import (
     IncidentView,
     detector_precision,
     ending,
+    hand_over,
     plain_view,
     post_mortem,
     told_of,
@@ -121,6 +122,16 @@ def export(
         typer.echo(document, nl=False)
     else:
         people.print(f"written to {to}", soft_wrap=True)
+
+
+@commands.command("hand-over")
+def hand_over_command(number: Number, home: Home = None, store_url: StoreUrl = None, as_json: Json = False) -> None:
+    """Print what the next person on duty needs, made from the incident's trail."""
+    text = hand_over(_view(store_there(home, store_url, as_json), number))
+    if as_json:
+        print_json({"incident": number, "text": text})
+    else:
+        typer.echo(text.encode(errors="replace").decode(), nl=False)
 
 
 @commands.command("precision")

@@ -30,7 +30,7 @@ Page = Literal[
 SECTIONS: Mapping[str, Mapping[Page, str]] = {
     "Now": {"overview": "Overview"},
     "Why": {"behaviour": "Behaviour", "trajectory": "Trajectory"},
-    "Act": {"gate": "Gate"},
+    "Act": {"gate": "Gate", "incidents": "Incidents"},
 }
 """Titles of the pages by section, in the order of the sidebar; each lies in ``views/<page>.py``."""
 CARRIED = ("run",)

@@ -26,6 +26,12 @@ _COLOURS: Mapping[State, str] = {
 OF_VERDICT: Mapping[str, State] = {"pass": "pass", "warn": "warn", "block": "fail", "not_assessable": "no_data"}
 """Of a check of a cycle or candidate."""
 OF_GATE: Mapping[str, State] = {"promote": "pass", "hold": "warn", "block": "fail", "pending": "pending"}
+OF_INCIDENT: Mapping[str, State] = {
+    "open": "fail",
+    "acknowledged": "warn",
+    "mitigated": "pending",
+    "resolved": "pass",
+}
 OF_SEVERITY: Mapping[str, State] = {"blocks": "fail", "warns": "warn", "notes": "pass"}
 
 
