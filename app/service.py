@@ -177,22 +177,22 @@ class Observatory:
         runs = self.store.runs.read()
         return runs[0] if runs else None
 
-    def cycles(self, run_id: str, *, newest: int | None = None) -> list[CycleView]:
-        """The run's cycles with their decisions and main figures, oldest first."""
+    def cycles(self, run_id: str, *, newest: int | None = None, figures: bool = True) -> list[CycleView]:
+        """The run's cycles with their decisions and main figures (unless they are not asked for), oldest first."""
         records = self.store.cycles.read(run_id, newest=newest)
         decisions = {item.cycle: item for item in self.store.decisions.latest(run_id, count=max(1, len(records)))}
-        figures: dict[int, dict[str, Statistic]] = {}
-        if records:
+        known: dict[int, dict[str, Statistic]] = {}
+        if records and figures:
             span = range(records[0].cycle, records[-1].cycle + 1)
             for point in self.store.statistics.series(run_id, slices=[ALL], cycles=span):
-                figures.setdefault(point.cycle, {})[point.statistic] = point
+                known.setdefault(point.cycle, {})[point.statistic] = point
         return [
             CycleView(
                 record=record,
                 stage=_stage(record),
                 elapsed_s=sum(stage.elapsed_s for stage in record.stages),
                 decision=decisions.get(record.cycle),
-                figures=figures.get(record.cycle, {}),
+                figures=known.get(record.cycle, {}),
             )
             for record in records
         ]

@@ -14,8 +14,12 @@ import streamlit as st
 
 from palomar.app.console import options
 from palomar.app.console.charts.base import Theme
-from palomar.app.console.links import Page, address
+from palomar.app.console.links import Page, address, link, registered
 from palomar.app.console.plain import plain, shown
+from palomar.app.console.states import badge
+from palomar.app.console.telling import gate_badge, incident_words, span
+from palomar.app.now import Now
+from palomar.app.now import standing as how_it_stands
 from palomar.app.service import CycleView, Observatory
 from palomar.data.errors import PalomarError, StoreError
 from palomar.data.store.records import Run
@@ -190,18 +194,67 @@ def pager(parameter: str, label: str, last: int) -> int:
 
 @st.fragment(run_every=REFRESH_S)
 def strip() -> None:
-    """Where the run stands, in one line above every page."""
+    """What every page says first: how far the run is, the worst open alarm, the gate's word, the age of the data."""
     try:
         found = run()
-        views = [] if found is None else observatory().cycles(found.run_id, newest=RECENT)
+        views = [] if found is None else observatory().cycles(found.run_id, newest=RECENT, figures=False)
+        now = None if found is None else how_it_stands(observatory().store, found)
     except PalomarError:
         observatory().reopen()
         st.markdown(":red-badge[■ STORE NOT REACHABLE]")
         return
-    if found is None:
+    if found is None or now is None:
         st.markdown(":gray-badge[○ NO RUN]")
         return
-    st.markdown(standing(found, views, datetime.now(UTC)))
+    at = datetime.now(UTC)
+    with st.container(key="strip", gap=None):
+        st.markdown(standing(found, views, at))
+        left, right = st.columns([0.66, 0.34], vertical_alignment="center")
+        left.markdown(watch_line(now, at))
+        if now.alarms and registered("alarm"):
+            with right:
+                link(f"Alarm {now.alarms[0].number}: {incident_words(now.alarms[0])}", "alarm", id=now.alarms[0].number)
+    if now.data.stale(at):
+        st.warning(stale_words(now, at), icon=":material/hourglass_disabled:")
+
+
+def watch_line(now: Now, at: datetime) -> str:
+    """One line of Markdown: open alarms, the gate's word on the newest candidate, and the age of the data."""
+    if now.alarms:
+        unseen = sum(each.state == "open" for each in now.alarms)
+        count = f"{len(now.alarms)} ALARM{'S' if len(now.alarms) > 1 else ''}"
+        blocks = any(each.blocks for each in now.alarms)
+        parts = [badge("fail" if blocks else "warn", count), f"{unseen} not acknowledged"]
+    elif now.verdict is None:
+        parts = [badge("no_data", "NOT CHECKED")]
+    else:
+        parts = [badge("pass", "NO ALARM"), f"checked up to cycle {now.verdict.cycle}"]
+    if now.silences:
+        parts.append(f"{len(now.silences)} silence{'s' if len(now.silences) > 1 else ''}")
+    if now.candidate is None:
+        parts.append(badge("no_data", "GATE: NO CANDIDATE"))
+    elif now.decision is None and now.data.stale(at):
+        parts.append(badge("no_data", "GATE: NO DATA"))
+    else:
+        parts.append(f"{gate_badge(now.decision)} {plain(now.candidate.checkpoint_id, 12)}")
+    age = now.data.age(at)
+    if age is None:
+        parts.append(badge("no_data", "NO DATA YET"))
+    else:
+        parts.append(f"data of cycle {now.data.cycle}, {span(age)} old")
+    return " · ".join(parts)
+
+
+def stale_words(now: Now, at: datetime) -> str:
+    """What is said while no data come though more are due."""
+    age, cycle_s = now.data.age(at), now.data.cycle_s
+    assert age is not None
+    assert cycle_s is not None
+    took = span(timedelta(seconds=cycle_s)) if cycle_s >= 60 else f"{cycle_s:.0f} s"
+    return (
+        f"**Stale: no data for {span(age)}**, and a cycle takes {took}. All figures are those of cycle "
+        f"{now.data.cycle} and before. Is the run still going, and its source? `palomar run --resume` goes on."
+    )
 
 
 def standing(run: Run, views: Sequence[CycleView], now: datetime) -> str:
@@ -217,7 +270,7 @@ def standing(run: Run, views: Sequence[CycleView], now: datetime) -> str:
     elif run.status == "complete":
         parts.append(":green-badge[● COMPLETE]")
     elif age > max(QUIET, 5 * longest):
-        parts.append(f":orange-badge[◌ QUIET] for {_span(age)}; if it was interrupted, `--resume` goes on")
+        parts.append(f":orange-badge[◌ QUIET] for {span(age)}; if it was interrupted, `--resume` goes on")
     else:
         parts.append(":blue-badge[◔ RUNNING]")
     parts.append(f"run {plain(run.name)}")
@@ -227,8 +280,3 @@ def standing(run: Run, views: Sequence[CycleView], now: datetime) -> str:
         parts.append(f"cycle {last.record.cycle} is at **{last.stage}**")
     parts.append(f"last news {newest:%Y-%m-%d %H:%M:%S} UTC")
     return " · ".join(parts)
-
-
-def _span(age: timedelta) -> str:
-    minutes = int(age.total_seconds() // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"

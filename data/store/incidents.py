@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, func, or_, select, update
 from sqlalchemy import insert as plain_insert
 
 from palomar.data.findings import Cause, Evidence, Finding
@@ -101,6 +101,27 @@ class Incidents:
     def pinned(self, number: int) -> list[PinnedFinding]:
         """Its findings as they were when they joined, in the order in which they did."""
         return self._database.read(lambda connection: _pinned(connection, [number]).get(number, []))
+
+    def holding(self, run_id: str, finding_id: str, key: str | None = None) -> list[Incident]:
+        """The run's incidents that hold the finding, or (with ``key``) one of the same thing; oldest first."""
+        model, pin = models.Incident, models.PinnedFinding
+        # By incident, so that the pins are sought and not scanned.
+        own = select(model.number).where(model.run_id == run_id)
+        what = pin.finding_id == finding_id if key is None else or_(pin.finding_id == finding_id, pin.key == key)
+        numbers = select(pin.incident).where(pin.incident.in_(own), what)
+        query = select(*_COLUMNS).where(model.number.in_(numbers)).order_by(model.number)
+        return self._database.read(lambda connection: [_read(row) for row in connection.execute(query)])
+
+    def pins(self) -> tuple[int, datetime | None]:
+        """How many findings are pinned to all incidents, and when the last was: pins are only added."""
+        model = models.PinnedFinding
+        query = select(func.count(), func.max(model.pinned_at))
+
+        def work(connection: Connection) -> tuple[int, datetime | None]:
+            count, last = connection.execute(query).one()
+            return count, last
+
+        return self._database.read(work)
 
     def votes(self, number: int | None = None) -> list[AlarmVote]:
         """What people think of its alarms; without a number, of those of all incidents."""

@@ -117,7 +117,34 @@ BANNED = {
     "iframe": "renders markup",
 }
 MARKDOWN_CALLS = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader", "badge")
-SAFE_CALLS = {"plain", "in_words", "slice_in_words", "unit", "same_by", "sentence", "standing", "headline", "_span"}
+SAFE_CALLS = {
+    "about",
+    "badge",
+    "cause_words",
+    "figure",
+    "finding_words",
+    "gate_badge",
+    "gate_word_badge",
+    "headline",
+    "in_words",
+    "incident_words",
+    "plain",
+    "reading_words",
+    "same_by",
+    "sentence",
+    "severity_badge",
+    "silence_words",
+    "slice_in_words",
+    "span",
+    "stale_words",
+    "standing",
+    "state_badge",
+    "unit",
+    "until_words",
+    "utc",
+    "watch_line",
+    "where",
+}
 """Functions whose answers may stand in Markdown: each gives our own words, or foreign ones through `plain`."""
 FOREIGN = {
     "text",
