@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from palomar.app.settings import LogSource, Settings, SimulatedSource, reward_text
-from palomar.data.errors import StoreError
+from palomar.data.errors import ConfigError, StoreError
 from palomar.data.followups import FollowUpClassifier
 from palomar.data.lake import Lake
 from palomar.data.production.simulation import SimulatedProduction
@@ -21,8 +21,10 @@ from palomar.detectors.detector import load
 from palomar.trainer import collecting
 from palomar.trainer.clone import BASE
 from palomar.trainer.cycle import Loop, Moment, Source, begin, run_cycle
-from palomar.trainer.gate import EvaluationGate
+from palomar.trainer.gate import EvaluationGate, Gate
+from palomar.trainer.gate_policy import read_policy
 from palomar.trainer.policy import Policy
+from palomar.trainer.promotion_gate import PromotionGate
 from palomar.trainer.registry import CheckpointFolder
 
 
@@ -49,7 +51,7 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
             store=store,
             checkpoints=CheckpointFolder(home / "checkpoints"),
             source=stack.enter_context(_source(settings)),
-            gate=EvaluationGate(settings.evaluation.suites, settings.gate),
+            gate=_gate(settings, store, home),
             base=Policy.load(path, settings.policy.runtime, checkpoint="base"),
             policy=settings.policy.runtime,
             advantage=settings.advantage,
@@ -63,6 +65,24 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
         text, source = reward_text(settings.reward)
         begin(loop, name=settings.name, config=settings.resolved(), spec_text=text, spec_source=source)
         yield loop
+
+
+def _gate(settings: Settings, store: Store, home: Path) -> Gate:
+    """Who decides. Raises ConfigError for a policy that could never let anything pass."""
+    if not isinstance(settings.gate, str):
+        return EvaluationGate(settings.evaluation.suites, settings.gate)
+    text = read_policy(settings.gate)
+    policy = text.policy
+    problem = None
+    if policy.check.cycle and settings.checks == "none":
+        problem = "asks for the check of each cycle, and checks are none"
+    elif policy.experiment is not None:
+        problem = "asks for an experiment, and the loop makes none: ask `palomar gate` with a plan, or use `demo`"
+    elif unknown := sorted(set(policy.suites) - set(settings.evaluation.suites)):
+        problem = f"asks for the suite {', '.join(unknown)}, and evaluation.suites has none of that name"
+    if problem is not None:
+        raise ConfigError(text.source, None, None, f"{problem}: it would hold every candidate")
+    return PromotionGate(text, store, home, settings.name)
 
 
 @contextmanager

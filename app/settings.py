@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from palomar.data.config import read_config
 from palomar.data.errors import ConfigError
@@ -23,12 +23,25 @@ from palomar.trainer.config import (
     ResponseConfig,
     UpdateConfig,
 )
+from palomar.trainer.gate_policy import policy_names
 
 DEFAULT_HOME = Path(".palomar")
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _a_policy(name: str) -> str:
+    if not is_file(name) and name not in policy_names():
+        raise ValueError(f"no such policy comes with Palomar; there are: {', '.join(policy_names())}, or a YAML file")
+    return name
+
+
+Gate = Annotated[
+    Annotated[GateConfig, Tag("suites")] | Annotated[str, AfterValidator(_a_policy), Tag("policy")],
+    Discriminator(lambda value: "policy" if isinstance(value, str) else "suites"),
+]
 
 
 class SimulatedSource(_Strict):
@@ -83,7 +96,9 @@ class Settings(_Strict):
     advantage: AdvantageConfig = AdvantageConfig()
     update: UpdateConfig = UpdateConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    gate: GateConfig = GateConfig()
+    gate: Gate = GateConfig()
+    """Either the promotion gate's policy (docs/gate.md): the name of one that comes with Palomar, or a YAML file
+    relative to the settings file. Or a mapping: the simple gate, which looks for significant losses in suites alone."""
     response: ResponseConfig = ResponseConfig()
 
     @model_validator(mode="after")
@@ -92,15 +107,21 @@ class Settings(_Strict):
             raise ValueError(f"response.mode: {self.response.mode} needs checks, and checks are none")
         return self
 
+    @property
+    def checks_decide(self) -> bool:
+        """Whether what detectors find has a say in what the run does."""
+        return self.response.mode != "observe" or isinstance(self.gate, str)
+
     def resolved(self) -> dict[str, Any]:
         """All settings with their defaults filled in, as kept with the run.
 
         Without what may differ when it is resumed: how many cycles to run, and the store, whose URL holds a password.
-        A response that only observes decides nothing: it is left out, and with it what looks at the cycles.
+        A response that only observes decides nothing: it is left out, and with it what looks at the cycles, unless
+        the gate goes by what they found.
         """
         without = {"store", "cycles"}
         if self.response.mode == "observe":
-            without |= {"checks", "extensions", "response"}
+            without |= {"response"} if self.checks_decide else {"checks", "extensions", "response"}
         return self.model_dump(mode="json", exclude=without)
 
 
@@ -115,6 +136,8 @@ def read_settings(path: Path) -> Settings:
     changes: dict[str, Any] = {"extensions": tuple(str(folder / item) for item in settings.extensions)}
     if is_file(settings.reward):
         changes["reward"] = str(folder / settings.reward)
+    if isinstance(settings.gate, str) and is_file(settings.gate):
+        changes["gate"] = str(folder / settings.gate)
     if settings.policy.path != "base" and ":" not in settings.policy.path:
         changes["policy"] = settings.policy.model_copy(update={"path": str(folder / settings.policy.path)})
     if isinstance(settings.source, LogSource):

@@ -26,6 +26,7 @@ from palomar.data.schema import content_id
 from palomar.data.serving import Agent
 from palomar.data.store import Store
 from palomar.data.store import records as stored
+from palomar.data.store.decisions import THE_LOOP
 from palomar.data.store.records import StageName
 from palomar.detectors.check import check
 from palomar.detectors.detector import detectors
@@ -36,11 +37,11 @@ from palomar.reward import versions
 from palomar.reward.ledger import SAMPLE_COLUMNS, ledger
 from palomar.reward.scoring import score
 from palomar.reward.spec import parse_spec
-from palomar.trainer import response
+from palomar.trainer import response, rollback
 from palomar.trainer.batch import build_batch, sampled_from
 from palomar.trainer.config import AdvantageConfig, EvaluationConfig, PolicyConfig, ResponseConfig, UpdateConfig
 from palomar.trainer.evaluation import Evaluation, evaluate
-from palomar.trainer.gate import Evidence, Gate
+from palomar.trainer.gate import Evidence, Gate, GateDecision
 from palomar.trainer.policy import Policy
 from palomar.trainer.registry import CheckpointFolder, register
 from palomar.trainer.update import update
@@ -104,6 +105,8 @@ class Loop:
     checks: Literal["quick", "all", "none"] = "quick"
     """Which detectors look at each cycle: those that cost little, all, or none."""
     watch: Callable[[Moment], None] = lambda moment: None
+    decided: Callable[[stored.Decision], None] = lambda decision: None
+    """Hears of every decision once it is stored, and of the same one again where a cycle is taken up."""
     _loaded: Policy | None = None
     """The policy in memory: a candidate is evaluated, serves and is trained on without being read again."""
 
@@ -284,45 +287,61 @@ def evaluate_candidate(loop: Loop, candidate: str | None, champion: str) -> dict
 def decide(
     loop: Loop, cycle: int, candidate: str | None, champion: str, responded: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The gate's word on the candidate, which stands."""
+    """The gate's word on the candidate, which stands; and on the champion, where it is to be taken back."""
+    back = watch(loop, cycle, champion)
     if candidate is None:
-        return {"verdict": "hold", "reasons": ["baseline" if cycle < loop.baseline_cycles else "nothing_learnt"]}
-    changed = responded["action"] in ("patched", "reverted")
+        reasons = ["baseline" if cycle < loop.baseline_cycles else "nothing_learnt"]
+        return {"verdict": "hold", "reasons": reasons, **back}
+    holds = ["reward_changed"] if responded["action"] in ("patched", "reverted") else []
+    holds += ["champion_taken_back"] if back else []
     evidence = Evidence(
         _evaluations(loop, candidate),
         _evaluations(loop, champion),
         hacks=tuple(responded.get("hacks", ())),
-        holds=("reward_changed",) if changed else (),
+        holds=tuple(holds),
     )
-    decision = loop.gate.decide(evidence)
-    loop.store.decisions.record(
-        loop.run_id,
-        candidate,
-        cycle=cycle,
-        verdict=decision.verdict,
-        reasons=decision.reasons,
-        evidence=decision.evidence,
-        policy=loop.gate.policy,
-    )
-    return {"verdict": decision.verdict, "reasons": list(decision.reasons)}
+    decision = _decided(loop, cycle, candidate, evidence)
+    verdict = "hold" if back and decision.verdict == "promote" else decision.verdict
+    return {"verdict": verdict, "reasons": list(decision.reasons), **back}
+
+
+def watch(loop: Loop, cycle: int, champion: str) -> dict[str, Any]:
+    """What serves in place of the champion, where the gate blocks it by what was found while it served; else empty.
+
+    So it does where somebody asked the gate about the champion (by an experiment, say) and was told to block it, and
+    where two people decided that. While an override lets it serve, it serves.
+    """
+    decisions = loop.store.decisions
+    highest = decisions.highest(loop.run_id, champion)
+    decision = decisions.get(loop.run_id, champion)
+    if decision is None or (decision.verdict != "block" and decision.kind != "override"):
+        said = loop.gate.watch(champion, cycle)
+        decision = None if said is None else _take(loop, cycle, champion, said, highest)
+    if decision is None or decision.verdict != "block":
+        return {}
+    loop.decided(decision)
+    to = rollback.target(loop.store, loop.run_id, decision)
+    return {} if to is None else {"taken_back": {"checkpoint": champion, "to": to, "decision": decision.decision_id}}
 
 
 def deploy(loop: Loop, cycle: int, candidate: str | None, champion: str, decided: Mapping[str, Any]) -> dict[str, Any]:
     """The candidate goes into production, or the champion stays; the next cycle measures whoever serves."""
     reason = ", ".join(decided["reasons"]) or "the gate let it pass"
-    checkpoints = loop.store.checkpoints
+    serving = _take_back(loop, cycle, champion, decided)
     if candidate is None:
-        return {"serving": champion}
+        return {"serving": serving}
     match decided["verdict"]:
         case "promote":
-            checkpoints.promote(loop.run_id, candidate, replacing=champion, since_cycle=cycle + 1, reason=reason)
+            loop.store.checkpoints.promote(
+                loop.run_id, candidate, replacing=champion, since_cycle=cycle + 1, reason=reason
+            )
             return {"serving": candidate}
         case "block":
-            checkpoints.block(loop.run_id, candidate, reason)
+            loop.store.checkpoints.block(loop.run_id, candidate, reason)
         case _:
             # A held candidate is not waited for: the next cycle trains from the champion on fresher data.
-            checkpoints.supersede(loop.run_id, candidate, f"held: {reason}")
-    return {"serving": champion}
+            loop.store.checkpoints.supersede(loop.run_id, candidate, f"held: {reason}")
+    return {"serving": serving}
 
 
 OFFERED_COLUMNS = (
@@ -375,6 +394,42 @@ def _begun(loop: Loop, cycle: int) -> stored.Cycle:
             # A person may have changed the reward just now; it is in force from this cycle on.
             if loop.store.rewards.effective(loop.run_id, cycle) == reward:
                 raise
+
+
+def _decided(loop: Loop, cycle: int, candidate: str, evidence: Evidence) -> stored.Decision:
+    """The loop's decision on a candidate, made once, or the override that took its place.
+
+    What others asked of the gate meanwhile does not bind the loop: it knows more (`Evidence.hacks` and ``holds``).
+    """
+    decisions = loop.store.decisions
+    while True:
+        highest = decisions.highest(loop.run_id, candidate)
+        decision = decisions.get(loop.run_id, candidate)
+        if decision is None or (decision.actor != THE_LOOP and decision.kind != "override"):
+            decision = _take(loop, cycle, candidate, loop.gate.decide(evidence), highest)
+        if decision.actor == THE_LOOP or decision.kind == "override":
+            loop.decided(decision)
+            return decision
+
+
+def _take(loop: Loop, cycle: int, checkpoint: str, said: GateDecision, after: int) -> stored.Decision:
+    return loop.store.decisions.take(
+        loop.run_id, checkpoint, after=after, cycle=cycle, policy=loop.gate.policy, **vars(said)
+    )
+
+
+def _take_back(loop: Loop, cycle: int, champion: str, decided: Mapping[str, Any]) -> str:
+    """Takes the champion back where that was decided; who serves from the next cycle on."""
+    back = decided.get("taken_back")
+    if back is None:
+        return champion
+    decision = loop.store.decisions.find(back["decision"])
+    assert decision is not None, "decisions are never deleted"
+    reason = f"{decision.decision_id}: {', '.join(decision.reasons)}"
+    to: str = back["to"]
+    loop.store.checkpoints.roll_back(loop.run_id, champion, to=to, since_cycle=cycle + 1, reason=reason)
+    rollback.tell_incidents(loop.store, loop.run_id, decision, to=to, cycle=cycle, actor=THE_LOOP)
+    return to
 
 
 def _champion(loop: Loop) -> str:

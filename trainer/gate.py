@@ -1,13 +1,15 @@
 """Who may ship: a gate turns evidence about a candidate into promote, hold or block.
 
-`Gate` is the interface that the cycle knows. `EvaluationGate` is the first one behind it: it looks at the evaluation
-suites and nothing else. Doubt never becomes a pass: a suite that is missing, or too small, holds the candidate.
+`Gate` is the interface that the cycle knows. `EvaluationGate` is the simple one behind it: it looks at the evaluation
+suites and nothing else. `palomar.trainer.promotion_gate` is the one that `palomar gate` asks too. Doubt never becomes a
+pass: a suite that is missing, or too small, holds the candidate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -23,13 +25,23 @@ Result = Literal["pass", "fail", "unknown"]
 
 @dataclass(frozen=True)
 class GateDecision:
-    """What a gate says about a candidate."""
+    """What a gate says about a candidate; its fields are those that `palomar.data.store.decisions` keeps of it."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
     """Reason codes, the deciding one first: ``evaluation_regression:<suite>:<metric>``, ``no_regression``, ..."""
     evidence: dict[str, Any]
     """Plain values, for the decision's record."""
+    kind: Literal["improved", "neutral"] | None = None
+    """Of a promotion; None where the gate does not tell."""
+    sentence: str = ""
+    """For people; empty where the gate has none."""
+    inputs: dict[str, Any] | None = None
+    """All that the rule was given, so that it can be asked again; None where that is not kept."""
+    policy_text: str | None = None
+    """The policy, word for word; None where it has no text."""
+    expires_at: datetime | None = None
+    """Of a hold: until when it stands."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,10 @@ class Gate(Protocol):
 
     def decide(self, evidence: Evidence) -> GateDecision:
         """The same evidence always gives the same decision."""
+        ...
+
+    def watch(self, champion: str, cycle: int) -> GateDecision | None:
+        """The same tests on the champion that served in a cycle: the decision to take it back; None: it stays."""
         ...
 
 
@@ -113,6 +129,10 @@ class EvaluationGate:
         if reasons_hold:
             return GateDecision("hold", tuple(reasons_hold), details)
         return GateDecision("promote", ("no_regression",), details)
+
+    def watch(self, champion: str, cycle: int) -> GateDecision | None:
+        """Nothing: suites say the same of a checkpoint after its promotion as before."""
+        return None
 
     def _asks(self, metric: Metric) -> bool:
         return metric.name in self.config.metrics and metric.better != "none"

@@ -21,6 +21,7 @@ from palomar.data.store import Store
 from palomar.data.store.records import Checkpoint, Decision, LedgerRow
 from palomar.data.store.silences import in_force
 from palomar.detectors.experiment import ExperimentReport
+from palomar.trainer import rollback
 from palomar.trainer.candidate import compare_suites, evaluations
 from palomar.trainer.evaluation import Evaluation, load_suites, paired
 from palomar.trainer.gate_policy import Against, Policy, SuitePolicy
@@ -48,15 +49,18 @@ def gather(
     *,
     experiment: ExperimentReport | None = None,
     as_if: bool = False,
+    serving: int | None = None,
     blocked_by: Sequence[Told] = (),
     held_by: Sequence[str] = (),
 ) -> Evidence:
     """All that the rule looks at. Raises StoreError for a checkpoint that the run does not have.
 
     ``as_if``: what would be decided of a candidate that was retired, against the champion that it was trained from.
+    ``serving``: of a champion, the cycle in which it served and that is looked at in place of the one that trained it.
     """
     asked = compared(store, run_id, candidate, policy, as_if=as_if)
-    cycle = asked.candidate.cycle
+    trained = asked.candidate.cycle
+    cycle = trained if serving is None else serving
     match, why = _digests(home, asked.candidate)
     return Evidence(
         run_id=run_id,
@@ -69,8 +73,8 @@ def gather(
         digests_match=match,
         digests_why=why,
         cycle=_cycle(store, run_id, cycle),
-        cycle_check=_check(store, run_id, cycle, None),
-        candidate_check=_check(store, run_id, cycle, candidate),
+        cycle_check=_check(store, run_id, cycle, None, of_champion=serving is not None),
+        candidate_check=_check(store, run_id, trained, candidate),
         incidents=(*_incidents(store, run_id), *_silenced(store, run_id, cycle)),
         suites=tuple(suite_evidence(home, asked, policy)),
         cases=tuple(_cases(home, candidate, policy)),
@@ -281,11 +285,16 @@ def _adds_up(rows: Sequence[LedgerRow], cycle: int) -> tuple[bool | None, str]:
     return True, ""
 
 
-def _check(store: Store, run_id: str, cycle: int | None, candidate: str | None) -> CheckEvidence:
+def _check(
+    store: Store, run_id: str, cycle: int | None, candidate: str | None, *, of_champion: bool = False
+) -> CheckEvidence:
     said = None if cycle is None else store.verdicts.get(run_id, cycle, candidate=candidate)
     if cycle is None or said is None:
         return CheckEvidence(verdict=None)
     findings = store.findings.read(run_id, cycle, candidate=candidate)
+    if of_champion:
+        counts = rollback.speaks_against(store, run_id, cycle)
+        findings = [each for each in findings if each.finding.severity != "blocks" or counts(each.finding)]
     reports = store.findings.reports(run_id, cycle, candidate=candidate)
     return CheckEvidence(
         verdict=said.verdict,
@@ -297,6 +306,7 @@ def _check(store: Store, run_id: str, cycle: int | None, candidate: str | None) 
                 sentence=_whole(each.finding.sentence),
                 blocks=each.finding.severity == "blocks",
                 fault=each.finding.reading == "measurement_fault",
+                since=each.finding.since,
             )
             for each in findings
             if each.finding.severity == "blocks" or each.finding.reading == "measurement_fault"

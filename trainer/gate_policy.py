@@ -200,9 +200,16 @@ def read_policy(name: str) -> PolicyText:
             return PolicyText(Path(name).read_text(encoding="utf-8"), name)
         except (OSError, UnicodeDecodeError) as exc:
             raise ConfigError(name, None, None, f"cannot be read: {exc}") from exc
-    if name not in (known := sorted(path.stem for path in FOLDER.glob("*.yaml"))):
-        raise ConfigError(name, None, None, f"no such policy comes with Palomar; there are: {', '.join(known)}")
+    if name not in policy_names():
+        raise ConfigError(
+            name, None, None, f"no such policy comes with Palomar; there are: {', '.join(policy_names())}"
+        )
     return PolicyText((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
+
+
+def policy_names() -> list[str]:
+    """Names of the policies that come with Palomar."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def _at(path: tuple[str | int, ...], problem: str) -> PydanticCustomError:

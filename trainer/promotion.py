@@ -97,6 +97,8 @@ class Told(_Frozen):
     blocks: bool
     fault: bool = False
     """It says that the data are faulty."""
+    since: int | None = None
+    """First cycle in which it showed; None where it says nothing of that."""
 
 
 class CheckEvidence(_Frozen):

@@ -1,19 +1,16 @@
-"""The rule of `palomar.trainer.promotion` as the loop's gate.
-
-In the loop (`palomar.app.loop`): ``gate=PromotionGate(read_policy("demo"), store, home, run_id)``. What is kept of a
-decision beyond a gate's usual words is in `Promotion.kept`: ``store.decisions.record(..., **decision.kept)``.
+"""The rule of `palomar.trainer.promotion` as the loop's gate: what `palomar gate` would say.
 
 The candidate is checked beside its champion and the anchor here, since the loop's check comes before there is one.
+
+After a promotion the same tests go on (`PromotionGate.watch`): of the champion, with what was found in the cycle in
+which it served. Block then means: take it back (`palomar.trainer.rollback`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from palomar.data.lake import Lake
 from palomar.data.store import Store
@@ -27,14 +24,6 @@ from palomar.trainer.promotion import Evidence as Frozen
 from palomar.trainer.promotion import Outcome, Told, decide
 
 
-@dataclass(frozen=True)
-class Promotion(GateDecision):
-    """A decision by the rule."""
-
-    kept: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of `palomar.data.store.decisions.Decisions.record`."""
-
-
 class PromotionGate:
     """Decides by evidence from the store and the home, and by what the loop adds to it."""
 
@@ -45,15 +34,15 @@ class PromotionGate:
         self._home = home
         self._run_id = run_id
 
-    def decide(self, evidence: Evidence) -> Promotion:
+    def decide(self, evidence: Evidence) -> GateDecision:
         """The rule's answer. A candidate that no suite was run on has no name here: it is held."""
         names = {each.checkpoint for each in evidence.candidate.values()}
         if len(names) != 1:
-            return Promotion("hold", ("evaluation_missing",), {})
+            return GateDecision("hold", ("evaluation_missing",), {})
         candidate = names.pop()
         if self.text.policy.check.candidate:
             self._check(candidate)
-        hacks = [Told(id=f"loop:{code}", code=code, sentence=_said(code), blocks=True) for code in evidence.hacks]
+        hacks = [Told(id=f"loop:{code}", code=code, sentence=_pushed(code), blocks=True) for code in evidence.hacks]
         frozen = gather(
             self._store,
             self._home,
@@ -63,8 +52,16 @@ class PromotionGate:
             blocked_by=hacks,
             held_by=evidence.holds,
         )
+        return said(decide(frozen, self.text.policy), frozen, self.text)
+
+    def watch(self, champion: str, cycle: int) -> GateDecision | None:
+        """Block, where the rule blocks the champion by what was found while it served; a base is never taken back."""
+        served = self._store.checkpoints.get(self._run_id, champion)
+        if served is None or served.cycle is None:
+            return None
+        frozen = gather(self._store, self._home, self._run_id, champion, self.text.policy, serving=cycle)
         outcome = decide(frozen, self.text.policy)
-        return Promotion(outcome.verdict, outcome.reasons, stored(outcome), kept(outcome, frozen, self.text))
+        return said(outcome, frozen, self.text) if outcome.verdict == "block" else None
 
     def _check(self, candidate: str) -> None:
         chosen, _ = others(self._store, self._run_id, candidate)
@@ -109,25 +106,23 @@ def known_by(store: Store, run_id: str, cycle: int) -> datetime | None:
     """The moment at which a cycle was distilled: what users said later was not known. None where no record says."""
     record = store.cycles.get(run_id, cycle)
     distilled = next((stage.detail for stage in record.stages if stage.stage == "distil"), {}) if record else {}
-    said = distilled.get("as_of")
-    return datetime.fromisoformat(said) if isinstance(said, str) else None
+    as_of = distilled.get("as_of")
+    return datetime.fromisoformat(as_of) if isinstance(as_of, str) else None
 
 
-def stored(outcome: Outcome) -> dict[str, Any]:
-    """The evidence column of a decision: all checks, what is needed, and the risks."""
-    return {"outcome": outcome.model_dump(mode="json", exclude={"expires_at"}), "arithmetic": outcome.arithmetic}
+def said(outcome: Outcome, evidence: Frozen, text: PolicyText) -> GateDecision:
+    """The answer as a decision that can be kept, with all that is needed to ask the rule again."""
+    return GateDecision(
+        verdict=outcome.verdict,
+        reasons=outcome.reasons,
+        evidence={"outcome": outcome.model_dump(mode="json", exclude={"expires_at"}), "arithmetic": outcome.arithmetic},
+        kind=outcome.kind,
+        sentence=outcome.sentence,
+        inputs=evidence.model_dump(mode="json"),
+        policy_text=text.text,
+        expires_at=outcome.expires_at,
+    )
 
 
-def kept(outcome: Outcome, evidence: Frozen, text: PolicyText) -> dict[str, Any]:
-    """The further columns of a decision."""
-    return {
-        "kind": outcome.kind,
-        "sentence": outcome.sentence,
-        "inputs": evidence.model_dump(mode="json"),
-        "policy_text": text.text,
-        "expires_at": outcome.expires_at,
-    }
-
-
-def _said(code: str) -> str:
+def _pushed(code: str) -> str:
     return f"the reward still pushes it: {code.replace('_', ' ')}"

@@ -227,7 +227,7 @@ def home_at(settings: Settings) -> Path:
     """Home of a run with these settings, be it made already or not."""
     cache = Path(os.environ.get("PALOMAR_CACHE") or Path.home() / ".cache" / "palomar")
     weights = content_id(BASE_WEIGHTS.read_bytes().hex())
-    deciding = DECIDING if settings.response.mode == "observe" else {*DECIDING, "response", "checks"}
+    deciding = {*DECIDING, "response", "checks"} if settings.checks_decide else DECIDING
     said = settings.model_dump_json(include=deciding)
     return cache / "recorded" / content_id(said, reward_text(settings.reward)[0], weights)
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, Connection, and_, select, update
 
 from palomar.data.store import models
+from palomar.data.store.audit_log import append_entry
 from palomar.data.store.database import Database, insert, lock_run
 from palomar.data.store.records import Champion, Checkpoint, CheckpointStatus, Evaluation
 from palomar.data.store.tables import columns
@@ -76,10 +77,13 @@ class Checkpoints:
 
         return self._database.write(work)
 
-    def roll_back(self, run_id: str, checkpoint_id: str, *, to: str, since_cycle: int, reason: str) -> Champion:
+    def roll_back(
+        self, run_id: str, checkpoint_id: str, *, to: str, since_cycle: int, reason: str, actor: str = "palomar run"
+    ) -> Champion:
         """Takes the champion ``checkpoint_id`` out of service and puts back ``to``, which had served before it.
 
-        StoreError unless they are the champion and a superseded one. Doing it again changes nothing.
+        Leaves an entry in the audit log. StoreError unless they are the champion and a superseded one. Doing it again
+        changes nothing.
         """
 
         def work(connection: Connection) -> Champion:
@@ -96,7 +100,17 @@ class Checkpoints:
             if self._require(connection, run_id, to, "superseded").served_from is None:
                 raise self._database.refuse(f"checkpoint {to!r} of run {run_id!r} has never served")
             _set(connection, run_id, checkpoint_id, "rolled_back", reason)
-            return self._crown(connection, run_id, to, since_cycle, f"{checkpoint_id} was rolled back")
+            crowned = self._crown(connection, run_id, to, since_cycle, f"{checkpoint_id} was rolled back")
+            append_entry(
+                connection,
+                self._database,
+                actor=actor,
+                action="checkpoint.roll_back",
+                subject=f"candidate:{checkpoint_id}",
+                reason=reason,
+                detail={"run": run_id, "to": to, "since_cycle": since_cycle},
+            )
+            return crowned
 
         return self._database.write(work)
 

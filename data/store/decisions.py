@@ -80,9 +80,9 @@ class Decisions:
         reasons: Sequence[str],
         sentence: str,
         evidence: Details,
-        inputs: Details,
+        inputs: Details | None,
         policy: str,
-        policy_text: str,
+        policy_text: str | None,
         expires_at: datetime | None,
         actor: str = THE_LOOP,
     ) -> Decision:

@@ -134,6 +134,14 @@ class Cycles:
         """The run's cycles with their stages, oldest first; only the ``newest`` so many where given."""
         return self._database.read(lambda connection: _cycles(connection, models.Cycle.run_id == run_id, newest=newest))
 
+    def served(self, run_id: str) -> dict[int, str | None]:
+        """By cycle, the oldest first: the checkpoint that it was begun with."""
+        model = models.Cycle
+        query = select(model.cycle, model.checkpoint_id).where(model.run_id == run_id).order_by(model.cycle)
+        return self._database.read(
+            lambda connection: {row.cycle: row.checkpoint_id for row in connection.execute(query)}
+        )
+
     def _end(self, run_id: str, cycle: int, status: CycleStatus, problem: str | None) -> None:
         def work(connection: Connection) -> None:
             ended = connection.execute(

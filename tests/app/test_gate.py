@@ -596,16 +596,7 @@ def test_the_loops_gate_gives_the_same_answer_and_can_be_replayed(tmp_path: Path
             assert said.verdict == verdict
             for _ in range(2):  # a loop that died after it wrote decides again
                 said = gate.decide(found)
-                store.decisions.record(
-                    "demo",
-                    "new",
-                    cycle=9,
-                    verdict=said.verdict,
-                    reasons=said.reasons,
-                    evidence=said.evidence,
-                    policy=gate.policy,
-                    **said.kept,
-                )
+                store.decisions.record("demo", "new", cycle=9, policy=gate.policy, **vars(said))
         assert len(decisions(home)) == 1
         run(home, "replay", "demo:1", code=0)
         run(home, "new", code={"promote": 0, "block": 1}[verdict])
