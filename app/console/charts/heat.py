@@ -1,0 +1,145 @@
+"""Heat maps of signed numbers: every cell's number printed, what is not sure faded, what is shown there outlined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from palomar.app.console.charts.base import BLUE, INK, ORANGE, PADDING, Theme, config
+
+MIDDLE = {"light": "#F4F4F4", "dark": "#2B2D34"}
+"""Ground of a change of 0, near the page's: white would shine in the dark."""
+FADED = 0.4
+"""Opacity of a number that is not sure."""
+STRONG = 0.55
+"""Share of the scale from which on numbers are written in white."""
+STEP = 22
+"""Pixels a row."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One cell."""
+
+    row: str
+    column: str
+    value: float | None
+    """Sets the colour; None leaves the ground."""
+    text: str
+    """What is printed: the number, or why there is none."""
+    sure: bool
+    outlined: bool
+    told: str
+    """All of it in words, for the tooltip."""
+
+
+SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("row", "column", "text", "told", "ink")),
+        pa.field("value", pa.float64()),
+        pa.field("sure", pa.bool_()),
+        pa.field("outlined", pa.bool_()),
+    ]
+)
+
+
+def drawn(marks: Sequence[Mark], reach: float, theme: Theme) -> pa.Table:
+    """Cells as chart rows; the ink of each number stands out from its ground."""
+
+    def ink(mark: Mark) -> str:
+        strong = mark.value is not None and abs(mark.value) > STRONG * reach
+        return "#FFFFFF" if strong else INK[theme]
+
+    return pa.Table.from_pylist([{**vars(mark), "ink": ink(mark)} for mark in marks], schema=SCHEMA)
+
+
+def reach_of(marks: Sequence[Mark]) -> float:
+    """End of the colour scale: the largest number of a sure cell, else of any."""
+    sure = [abs(mark.value) for mark in marks if mark.value is not None and mark.sure]
+    known = sure or [abs(mark.value) for mark in marks if mark.value is not None]
+    return max(known, default=0.0) or 1.0
+
+
+def heat_map(
+    rows: Sequence[str], columns: Sequence[str], reach: float, theme: Theme, *, legend: str, slanted: bool
+) -> dict[str, Any]:
+    """The specification; its data are `drawn`. Rows and columns in the order given; blue is down, orange is up."""
+    scale = {
+        "domain": [-reach, 0, reach],
+        "range": [BLUE, MIDDLE[theme], ORANGE],
+        "clamp": True,
+    }
+    x = {
+        "field": "column",
+        "type": "nominal",
+        "sort": list(columns),
+        "scale": {"domain": list(columns)},
+        "title": None,
+        "axis": {
+            "orient": "top",
+            "labelAngle": -35 if slanted else 0,
+            "labelLimit": 190,
+            "labelOverlap": False,
+            "labelAlign": "left" if slanted else "center",
+            "ticks": False,
+            "domain": False,
+        },
+    }
+    y = {
+        "field": "row",
+        "type": "nominal",
+        "sort": list(rows),
+        "scale": {"domain": list(rows)},
+        "title": None,
+        "axis": {"labelLimit": 270, "labelOverlap": False, "ticks": False, "domain": False},
+    }
+    tooltip = [{"field": "told", "type": "nominal", "title": " "}]
+    return {
+        "height": STEP * max(1, len(rows)),
+        "padding": PADDING,
+        "config": config(theme),
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            {
+                "mark": {"type": "rect", "stroke": MIDDLE[theme], "strokeWidth": 1},
+                "encoding": {
+                    "color": {
+                        "field": "value",
+                        "type": "quantitative",
+                        "scale": scale,
+                        "legend": {"title": legend, "orient": "bottom", "gradientLength": 220, "format": "+.2~g",
+                                   "labelColor": INK[theme], "titleColor": INK[theme], "direction": "horizontal"},
+                    },
+                    "tooltip": tooltip,
+                },
+            },
+            {
+                "transform": [{"filter": "datum.outlined"}],
+                "mark": {"type": "rect", "filled": False, "fillOpacity": 0, "stroke": INK[theme], "strokeWidth": 1.6,
+                         "tooltip": None},
+                "encoding": {},
+            },
+            {
+                "mark": {"type": "text", "fontSize": 10.5},
+                "encoding": {
+                    "text": {"field": "text", "type": "nominal"},
+                    "color": {"field": "ink", "type": "nominal", "scale": None},
+                    "opacity": {"condition": {"test": "datum.sure", "value": 1}, "value": FADED},
+                    "tooltip": tooltip,
+                },
+            },
+        ],
+    }  # fmt: skip
+
+
+def signed(value: float | None, unknown: str = "") -> str:
+    """A number for a narrow cell: two digits, with its sign; 0.004 is ``0``, since a cell is no table."""
+    if value is None:
+        return unknown
+    text = f"{value:+.2f}".replace("0.", ".")
+    if text in ("+.00", "-.00"):
+        return "0"
+    return text if abs(value) < 10 else f"{value:+.0f}"
