@@ -92,7 +92,7 @@ def run() -> Run | None:
 
 
 def footer(
-    page: Page, *, same: Sequence[str], csv: Callable[[], pd.DataFrame] | None = None, **context: str | int
+    page: Page, /, *, same: Sequence[str], csv: Callable[[], pd.DataFrame] | None = None, **context: str | int
 ) -> None:
     """What ends every page: the link to send, all rows as CSV, and how the command line says the same.
 

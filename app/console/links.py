@@ -28,9 +28,10 @@ Page = Literal[
     "settings",
 ]
 SECTIONS: Mapping[str, Mapping[Page, str]] = {
-    "Now": {"overview": "Overview"},
+    "Now": {"overview": "Overview", "alarm": "Alarm"},
     "Why": {"behaviour": "Behaviour", "trajectory": "Trajectory"},
     "Act": {"gate": "Gate", "incidents": "Incidents"},
+    "Trust": {"audit": "Audit"},
 }
 """Titles of the pages by section, in the order of the sidebar; each lies in ``views/<page>.py``."""
 CARRIED = ("run",)
@@ -42,17 +43,17 @@ def registered(page: Page) -> bool:
     return any(page in pages for pages in SECTIONS.values())
 
 
-def link(label: str, page: Page, icon: str | None = None, **context: str | int) -> None:
+def link(label: str, page: Page, icon: str | None = None, /, **context: str | int) -> None:
     """A link to a page. `label` is read as Markdown: our own words."""
     st.page_link(f"views/{page}.py", label=label, icon=icon, query_params=_parameters(context))
 
 
-def go(page: Page, **context: str | int) -> None:
+def go(page: Page, /, **context: str | int) -> None:
     """Opens a page at once, in place of this one: after something was done."""
     st.switch_page(f"views/{page}.py", query_params=_parameters(context))
 
 
-def address(page: Page, **context: str | int) -> str:
+def address(page: Page, /, **context: str | int) -> str:
     """The same as a relative URL, for cells of tables and for "copy link"."""
     asked = urlencode(_parameters(context))
     place = "" if page == "overview" else page

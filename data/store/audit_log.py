@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import ColumnElement, Connection, func, select, text, update
 from sqlalchemy import insert as plain_insert
 
 from palomar.data.store import models
@@ -79,20 +79,38 @@ class AuditLog:
         actor: str | None = None,
         action: str | None = None,
         newest: int | None = None,
+        skip: int = 0,
     ) -> list[AuditEntry]:
         """Entries in their order: about one subject, by one actor, of one action (``incident.`` means all that begin
-        so), and only the ``newest`` so many, where given. Reading does not verify."""
+        so), and only the ``newest`` so many, where given, after leaving out the ``skip`` newest of them. Reading does
+        not verify."""
         model = models.AuditEntry
-        query = select(*columns(model, AuditEntry))
-        if subject is not None:
-            query = query.where(model.subject == subject)
-        if actor is not None:
-            query = query.where(model.actor == actor)
-        if action is not None:
-            begins = model.action.startswith(action, autoescape=True)
-            query = query.where(begins if action.endswith(".") else model.action == action)
-        query = query.order_by(model.number.desc()).limit(newest)
+        query = select(*columns(model, AuditEntry)).where(*_like(subject, actor, action))
+        query = query.order_by(model.number.desc()).limit(newest).offset(skip or None)
         return self._database.read(lambda connection: [AuditEntry(*row) for row in connection.execute(query)][::-1])
+
+    def count(self, *, subject: str | None = None, actor: str | None = None, action: str | None = None) -> int:
+        """How many entries `read` would find."""
+        query = select(func.count()).select_from(models.AuditEntry).where(*_like(subject, actor, action))
+        return self._database.read(lambda connection: connection.scalar(query) or 0)
+
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """All actors and all actions that the log names. Reads every entry: to be kept until the head is another."""
+        model = models.AuditEntry
+
+        def work(connection: Connection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+            actors = connection.scalars(select(model.actor).distinct().order_by(model.actor))
+            actions = connection.scalars(select(model.action).distinct().order_by(model.action))
+            return tuple(actors), tuple(actions)
+
+        return self._database.read(work)
+
+    def subjects(self, beginning: str, count: int) -> list[str]:
+        """The first ``count`` subjects, in the order of the alphabet, that begin so."""
+        model = models.AuditEntry
+        query = select(model.subject).where(model.subject.startswith(beginning, autoescape=True)).distinct()
+        query = query.order_by(model.subject).limit(count)
+        return self._database.read(lambda connection: list(connection.scalars(query)))
 
     def head(self) -> AuditHead:
         """Number of entries and last hash, as the head's row has them; to be kept outside."""
@@ -111,6 +129,19 @@ class AuditLog:
         ``pinned``: a head that was kept outside; the log must lead through it. Reads one state of the database.
         """
         return self._database.read(lambda connection: _verify(connection, pinned))
+
+
+def _like(subject: str | None, actor: str | None, action: str | None) -> list[ColumnElement[bool]]:
+    model = models.AuditEntry
+    found: list[ColumnElement[bool]] = []
+    if subject is not None:
+        found.append(model.subject == subject)
+    if actor is not None:
+        found.append(model.actor == actor)
+    if action is not None:
+        begins = model.action.startswith(action, autoescape=True)
+        found.append(begins if action.endswith(".") else model.action == action)
+    return found
 
 
 def append_entry(
