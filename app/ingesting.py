@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from palomar.data.errors import PalomarError
+from palomar.data.compaction import compact, wanted
+from palomar.data.errors import LakeError, PalomarError
 from palomar.data.facts import facts
 from palomar.data.lake import Lake
 from palomar.data.quarantine import Quarantined
@@ -43,13 +44,15 @@ class Deriving:
     """Derives in a thread of its own, some seconds after records came in, however many batches they were.
 
     Deriving reads whole cycles, so it takes at most a fifth of the time. A server that dies before it leaves nothing
-    wrong, only old observations; the next one sees it by the files' times.
+    wrong, only old observations; the next one sees it by the files' times. Where a partition has ``compact_at`` small
+    files, they are merged after it; 0: never.
     """
 
-    def __init__(self, lake: Lake, store_of: Any, every_s: float = 10.0) -> None:
+    def __init__(self, lake: Lake, store_of: Any, every_s: float = 10.0, *, compact_at: int = 0) -> None:
         self._lake = lake
         self._store_of = store_of
         self._every_s = every_s
+        self._compact_at = compact_at
         self._wanted = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="deriving", daemon=True)
@@ -85,7 +88,20 @@ class Deriving:
             except (PalomarError, OSError) as exc:
                 _LOG.warning("cannot derive observations now, will try again: %s", exc)
                 self._wanted.set()
+            self._compact()
             self._ended.wait(max(self._every_s, 4 * (time.monotonic() - began)))
+
+    def _compact(self) -> None:
+        try:
+            if self._compact_at and wanted(self._lake, self._compact_at):
+                for done in compact(self._lake, at_least=max(2, self._compact_at)):
+                    for problem in done.problems:
+                        _LOG.warning("not merged: %s", problem)
+        except LakeError as exc:  # this file system cannot; the lake stays as it is
+            _LOG.warning("%s; no further merge is tried", exc)
+            self._compact_at = 0
+        except OSError as exc:
+            _LOG.warning("cannot merge now, will try again: %s", exc)
 
 
 def _row(entry: Quarantined) -> QuarantinedRow:

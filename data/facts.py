@@ -66,6 +66,10 @@ def facts(lake: Lake, cycle: int | None, as_of: datetime) -> pa.Table:
     ``as_of`` (with a zone) is up to when reactions count: one with a later time is not known yet. One without a time is
     taken as known. Reactions stored with the interaction and later ones are joined; the same one is not counted twice.
     """
+    return lake.steady(("interactions", "feedback"), lambda: _all_facts(lake, cycle, as_of))
+
+
+def _all_facts(lake: Lake, cycle: int | None, as_of: datetime) -> pa.Table:
     # A reaction cannot be delivered before its interaction; those from outside a loop have no cycle.
     delivered = [at for at in lake.cycles("feedback") if at is None or cycle is None or at >= cycle]
     late = lake.scan("feedback", ["interaction_id", *_REACTION], cycles=delivered) if delivered else _NO_LATE

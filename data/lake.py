@@ -12,6 +12,9 @@ What it promises:
   The same id with other content is an error that names it, and then nothing of that batch is written.
 - **Two processes may append at once.** Looking up what is known and writing happen under an ``flock`` on the table,
   which the kernel lets go of when its holder dies.
+- **Merging small files changes nothing that is read.** Files of one partition are merged into a new folder, which then
+  takes the place of the old one in one step (`Lake.compact`): who lists the partition sees the old files or the new
+  ones. Who listed before and opens after finds a file gone; this class then asks again (`Lake.steady`).
 - **Lists are cheap.** Reads go through DuckDB and touch only the columns they name. `Lake.interaction` reads the ids
   and one row group.
 - **Old files stay readable.** A column that came later reads as null in them.
@@ -25,13 +28,15 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
+import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import duckdb
 import pyarrow as pa
@@ -63,6 +68,11 @@ _SHAPES: dict[Table, pa.Schema] = {
 }
 _ROW_GROUP_BYTES = 8 << 20
 _READABLE = "*/*.parquet"
+KEPT_NS = 60 * 10**9
+"""How long a folder that was replaced stays: who was listing it just then lists it to the end."""
+_TRIES = 5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -132,8 +142,8 @@ class Lake:
                 conflicts.append(record.interaction_id)
         if conflicts:
             raise ConflictError("the batch holds different interactions under one id", tuple(conflicts))
-        with self._writing("interactions"):
-            for stored in self._read(self._locate(list(fresh))):
+        with self.writing("interactions"):
+            for stored in self._find(list(fresh)):
                 if _content(fresh.pop(stored.interaction_id)) != _content(stored):
                     conflicts.append(stored.interaction_id)
             if conflicts:
@@ -149,7 +159,7 @@ class Lake:
         interaction need not be there yet.
         """
         fresh = {_feedback_key(owner, item): (owner, item) for owner, item in rows}
-        with self._writing("feedback"):
+        with self.writing("feedback"):
             owners = list({owner for owner, _ in fresh.values()})
             for owner, stored in self.feedback(owners):
                 fresh.pop(_feedback_key(owner, stored), None)
@@ -170,12 +180,12 @@ class Lake:
         missing = [name for name in FACTS.names if name not in table.column_names]
         if missing:
             raise LakeError(f"observations lack the columns {', '.join(missing)}")
-        with self._writing("observations"):
+        with self.writing("observations"):
             self._put("observations", cycle, _with_cycle(table, cycle), name="rows.parquet")
 
     def append_samples(self, table: pa.Table, cycle: int | None) -> Appended:
         """Store the samples of one cycle, once: the same again are known, others raise LakeError."""
-        with self._writing("samples"):
+        with self.writing("samples"):
             stored = {path.name for path in self.files("samples", [cycle])}
             written = self._put("samples", cycle, _with_cycle(table, cycle), refuse_beside=stored)
         return Appended(new=table.num_rows if written else 0, known=0 if written else table.num_rows)
@@ -211,8 +221,25 @@ class Lake:
         """
         condition = "" if where is None else f" WHERE {where}"
         listed = ", ".join(_quoted(column) for column in columns)
-        sql = f"SELECT {listed} FROM ({self._relation(table, cycles)}){condition}"
-        return self.query(sql, parameters)
+        chosen = None if cycles is None else list(cycles)
+        return self.steady(
+            (table,),
+            lambda: self.query(f"SELECT {listed} FROM ({self._relation(table, chosen)}){condition}", parameters),
+        )
+
+    def steady(self, tables: Sequence[Table], work: Callable[[], T]) -> T:
+        """What ``work`` gives, done again where files of these tables were merged while it read them.
+
+        For whoever lists files and opens them after: between the two a merge may put others in their place.
+        """
+        for _ in range(_TRIES - 1):
+            before = [self.files(table) for table in tables]
+            try:
+                return work()
+            except (UnreadableError, FileNotFoundError, duckdb.IOException):
+                if [self.files(table) for table in tables] == before:
+                    raise
+        return work()
 
     def query(self, sql: str, parameters: Sequence[object] = (), **tables: pa.Table) -> pa.Table:
         """The answer to our own SQL, in which ``tables`` are known by their names. Raises LakeError with the cause."""
@@ -230,7 +257,7 @@ class Lake:
 
     def interactions(self, ids: Sequence[str]) -> list[Interaction]:
         """Interactions with all their steps, in the order asked for. Raises LakeError when one is not stored."""
-        found = {record.interaction_id: record for record in self._read(self._locate(ids))}
+        found = {record.interaction_id: record for record in self._find(ids)}
         for wanted in ids:
             if wanted not in found:
                 raise LakeError(f"no interaction {wanted!r} in the lake{self._nearest(wanted)}")
@@ -240,9 +267,12 @@ class Lake:
         """Reactions to the given interactions that were stored after them, in no particular order."""
         if not self.files("feedback"):
             return []
-        rows = self.query(
-            f"SELECT * FROM ({self._relation('feedback', None)}) SEMI JOIN wanted USING (interaction_id)",
-            wanted=_id_table(ids),
+        rows = self.steady(
+            ("feedback",),
+            lambda: self.query(
+                f"SELECT * FROM ({self._relation('feedback', None)}) SEMI JOIN wanted USING (interaction_id)",
+                wanted=_id_table(ids),
+            ),
         )
         kept = rows.select(list(Feedback.model_fields)).to_pylist()
         owners = rows["interaction_id"].to_pylist()
@@ -262,6 +292,14 @@ class Lake:
         return sorted(path for cycle in set(cycles) for path in (folder / _partition(cycle)).glob("*.parquet"))
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def replaced(self, table: Table) -> Path:
+        """Where folders of a table are prepared, and lie for a while after others took their place."""
+        return self.root / ".compacting" / table
+
+    def _find(self, ids: Sequence[str]) -> list[Interaction]:
+        """The interactions that are stored under these ids."""
+        return self.steady(("interactions",), lambda: list(self._read(self._locate(ids))))
 
     def _folder(self, table: Table) -> Path:
         if table not in TABLES:
@@ -316,14 +354,21 @@ class Lake:
         return "; nearest: " + ", ".join(repr(value) for value in rows["interaction_id"].to_pylist())
 
     @contextmanager
-    def _writing(self, table: Table) -> Iterator[None]:
-        """Hold the table's lock; temporary files found under it belong to dead writers, so they go."""
+    def writing(self, table: Table) -> Iterator[None]:
+        """Hold the table's lock; temporary files found under it belong to dead writers, so they go.
+
+        So do folders whose place was taken a while ago (`palomar.data.compaction`).
+        """
         folder = self._folder(table)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, or by the kernel if we die
             for left_over in folder.glob("*/*.tmp"):
                 left_over.unlink(missing_ok=True)
+            for folder in self.replaced(table).glob("*"):
+                made_ns = folder.name.split("-")[0]
+                if not made_ns.isdecimal() or abs(time.time_ns() - int(made_ns)) > KEPT_NS:
+                    shutil.rmtree(folder, ignore_errors=True)
             yield
 
     def _put(
@@ -342,19 +387,19 @@ class Lake:
         folder = self._folder(table) / _partition(cycle)
         if not folder.is_dir():
             folder.mkdir()
-            _sync(folder.parent)
+            sync(folder.parent)
         temporary = folder / f".{uuid.uuid4().hex}.tmp"
         try:
-            group = _row_group_rows(rows)
+            group = row_group_rows(rows)
             pq.write_table(rows, temporary, compression="zstd", row_group_size=group)
-            _sync(temporary)
-            final = folder / (name or f"{_file_id(temporary)}.parquet")
+            sync(temporary)
+            final = folder / (name or f"{file_id(temporary)}.parquet")
             if name is None and final.exists():
                 return False
             if refuse_beside:
                 raise LakeError(f"{table} of cycle {cycle} are stored already, with other content")
             temporary.rename(final)
-            _sync(folder)
+            sync(folder)
         finally:
             temporary.unlink(missing_ok=True)
         return True
@@ -426,7 +471,7 @@ def _read_rows(file: str, rows: Sequence[int]) -> Iterator[Interaction]:
             start = end
 
 
-def _row_group_rows(table: pa.Table) -> int:
+def row_group_rows(table: pa.Table) -> int:
     """Rows per row group so that one holds about 8 MiB: one trajectory is read without many others."""
     if not table.num_rows:
         return 1
@@ -452,12 +497,14 @@ def _path_literal(path: Path, root: Path) -> str:
     return "'" + f"{plain}/{path.relative_to(root)}".replace("'", "''") + "'"
 
 
-def _file_id(path: Path) -> str:
+def file_id(path: Path) -> str:
+    """The name of a file by its bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:20]
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Puts a file or a folder on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -40,6 +40,9 @@ def serve(
     experiment: Annotated[Path | None, typer.Option(help="Plan of the A/B test that the policy asks for.")] = None,
     classify: Annotated[bool, typer.Option(help="Class follow-up messages that have no label.")] = True,
     rate: Annotated[float, typer.Option(min=0.1, help="Requests a second that each token may send.")] = 20.0,
+    compact_at: Annotated[
+        int, typer.Option(help="Merge the lake's small files where a partition has so many; 0: never.")
+    ] = 64,
     home: Home = None,
     store_url: StoreUrl = None,
 ) -> None:
@@ -63,7 +66,7 @@ def serve(
         limits=Limits(requests_per_s=rate),
         classify=FollowUpClassifier() if classify else None,
     )
-    api.deriving = Deriving(observatory.lake, lambda: api.store)
+    api.deriving = Deriving(observatory.lake, lambda: api.store, compact_at=compact_at)
     notes.print(f"API: http://{host}:{port}/v1/health, /openapi.json; {len(good)} tokens; Ctrl-C ends it")
     serve_api(api, host, port)
 

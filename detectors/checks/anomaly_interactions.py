@@ -213,7 +213,7 @@ def _calls(seen: View, cycle: int) -> pa.Table:
 
 
 def _counted_calls(seen: View, cycle: int) -> pa.Table:
-    parts = [_transitions(table) for table in _call_leaves(seen, cycle)]
+    parts = seen.lake.steady(("interactions",), lambda: [_transitions(table) for table in _call_leaves(seen, cycle)])
     if not parts:
         return _GROUPS.empty_table()
     sql = f"""

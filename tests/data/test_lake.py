@@ -358,7 +358,7 @@ KILLED_WHILE_WRITING = """
 import os, sys, time
 from palomar.data import lake as module
 from palomar.data.schema import Interaction
-module._sync = lambda path: (print("written", flush=True), time.sleep(60))
+module.sync = lambda path: (print("written", flush=True), time.sleep(60))
 module.Lake(sys.argv[1]).append_interactions(
     [Interaction(interaction_id="a", source="test", origin="x", cycle=0, steps=())], 0
 )
