@@ -25,6 +25,8 @@ from palomar.trainer.gate_policy import PolicyText
 from palomar.trainer.promotion import Check, Outcome
 
 FILE_FORMAT = "palomar-decision/1"
+DECISION_FILE = "decision.json"
+"""Name of the loop's own decision file, in its home."""
 
 
 # -- the decision file ---------------------------------------------------------------------------------------------

@@ -6,17 +6,21 @@ Imported only inside the commands that train, since it loads torch.
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from palomar.app.gate_exports import DECISION_FILE, write_decision_file
+from palomar.app.notify import sending
+from palomar.app.notify.sending import ways
 from palomar.app.settings import LogSource, Settings, SimulatedSource, reward_text
 from palomar.data.errors import ConfigError, StoreError
 from palomar.data.followups import FollowUpClassifier
 from palomar.data.lake import Lake
 from palomar.data.production.simulation import SimulatedProduction
 from palomar.data.store import Store
+from palomar.data.store.records import Decision
 from palomar.detectors.detector import load
 from palomar.trainer import collecting
 from palomar.trainer.clone import BASE
@@ -61,10 +65,27 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
             baseline_cycles=settings.baseline_cycles,
             checks=settings.checks,
             watch=watch,
+            decided=lambda decision: _publish(home, decision),
         )
         text, source = reward_text(settings.reward)
         begin(loop, name=settings.name, config=settings.resolved(), spec_text=text, spec_source=source)
+        if chosen := ways(settings.notify, home):
+            sending.begin(store, settings.name, chosen)
+            loop.watch = lambda moment: _tell(watch, moment, store, settings.name, chosen)
+            sending.deliver(store, settings.name, chosen)  # what happened while nothing ran
         yield loop
+
+
+def _publish(home: Path, decision: Decision) -> None:
+    write_decision_file(home / DECISION_FILE, decision)
+
+
+def _tell(
+    watch: Callable[[Moment], None], moment: Moment, store: Store, run_id: str, chosen: Sequence[sending.Way]
+) -> None:
+    watch(moment)
+    if moment.state == "done":
+        sending.deliver(store, run_id, chosen)
 
 
 def _gate(settings: Settings, store: Store, home: Path) -> Gate:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from palomar.app.notify.config import Channel, names_are_distinct
 from palomar.data.config import read_config
 from palomar.data.errors import ConfigError
 from palomar.data.production.config import ProductionConfig
@@ -100,6 +101,8 @@ class Settings(_Strict):
     """Either the promotion gate's policy (docs/gate.md): the name of one that comes with Palomar, or a YAML file
     relative to the settings file. Or a mapping: the simple gate, which looks for significant losses in suites alone."""
     response: ResponseConfig = ResponseConfig()
+    notify: Annotated[tuple[Channel, ...], AfterValidator(names_are_distinct)] = ()
+    """Who is told of decisions and incidents (docs/notify.md)."""
 
     @model_validator(mode="after")
     def _responds_to_checks(self) -> Self:
@@ -115,11 +118,12 @@ class Settings(_Strict):
     def resolved(self) -> dict[str, Any]:
         """All settings with their defaults filled in, as kept with the run.
 
-        Without what may differ when it is resumed: how many cycles to run, and the store, whose URL holds a password.
+        Without what may differ when it is resumed: how many cycles to run, who is told, and the store, whose URL holds
+        a password.
         A response that only observes decides nothing: it is left out, and with it what looks at the cycles, unless
         the gate goes by what they found.
         """
-        without = {"store", "cycles"}
+        without = {"store", "cycles", "notify"}
         if self.response.mode == "observe":
             without |= {"response"} if self.checks_decide else {"checks", "extensions", "response"}
         return self.model_dump(mode="json", exclude=without)

@@ -40,7 +40,8 @@ class Messages:
             assert made is not None
             return made
 
-        return self._database.write(work)
+        known = self._database.read(lambda connection: _channel(connection, run_id, channel))
+        return known or self._database.write(work)
 
     def queue(self, before: Channel, read_to: int, made: Sequence[tuple[int, str, str]]) -> bool:
         """Keeps messages (number, event, body) made of the entries after ``before.read_to`` up to ``read_to``.
@@ -95,7 +96,9 @@ class Messages:
             connection.execute(update(models.Message).where(_is(first)).values(**values))
             return _first(connection, run_id, channel)
 
-        return self._database.write(work)
+        # Asked first without a lock: mostly there is nothing to do.
+        first = self._database.read(lambda connection: _first(connection, run_id, channel))
+        return None if first is None or first.next_at > datetime.now(UTC) else self._database.write(work)
 
     def sent(self, message: Message) -> None:
         """Says that a message that was taken arrived."""

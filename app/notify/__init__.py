@@ -1,0 +1,1 @@
+"""Telling other systems what changed: webhooks, Slack, a model registry. See docs/notify.md."""
