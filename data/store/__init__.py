@@ -21,6 +21,7 @@ from palomar.data.store.forecasts import Forecasts
 from palomar.data.store.incidents import Incidents
 from palomar.data.store.intake import Quarantine
 from palomar.data.store.jobs import Jobs
+from palomar.data.store.labels import Labels
 from palomar.data.store.ledger import Ledger
 from palomar.data.store.messages import Messages
 from palomar.data.store.migrate import bring_up_to_date, version_of
@@ -62,6 +63,7 @@ class Store:
         self.silences = Silences(database)
         self.tokens = Tokens(database)
         self.jobs = Jobs(database)
+        self.labels = Labels(database)
         self.messages = Messages(database)
 
     @classmethod

@@ -16,7 +16,7 @@ from palomar.data.store.database import Database
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0010"
+HEAD = "0011"
 """Newest revision. Written here so that opening a database which has it already needs not load Alembic."""
 MIGRATIONS = Path(__file__).with_name("migrations")
 VERSION_TABLE = "palomar_schema"

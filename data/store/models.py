@@ -583,3 +583,18 @@ class Job(Base):
     heard_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     __table_args__ = (Index(None, "token", unique=True), Index(None, "state", "asked_at"))
+
+
+class Label(Base):
+    """See `records.Label`."""
+
+    __tablename__ = "labels"
+    finding_id: Mapped[str] = _key()
+    interaction_id: Mapped[str] = _key()
+    actor: Mapped[str] = _key()
+    run_id: Mapped[KeyText] = mapped_column(ForeignKey("runs.run_id"))
+    detector: Mapped[str]
+    place: Mapped[str] = mapped_column(OneOf(get_args(records.ExamplePlace)))
+    label: Mapped[str] = mapped_column(OneOf(get_args(records.ExampleLabel)))
+    labelled_at: Mapped[datetime]
+    __table_args__ = (Index(None, "interaction_id"),)

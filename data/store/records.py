@@ -25,6 +25,10 @@ Place = Literal["collected", "trained", "excluded", "quarantined", "waiting"]
 IncidentState = Literal["open", "acknowledged", "mitigated", "resolved"]
 Resolution = Literal["patched", "rolled_back", "accepted", "false_alarm"]
 Vote = Literal["useful", "not_useful"]
+ExampleLabel = Literal["hack", "not", "cannot_tell"]
+"""What a person thinks of one interaction: the agent plays the reward, it does not, or it cannot be told."""
+ExamplePlace = Literal["carrying", "random", "counter"]
+"""As what an interaction was shown, see `data.findings.Evidence`."""
 CycleVerdict = Literal["pass", "warn", "block", "not_assessable"]
 """What the findings of a cycle come to; `Verdict` is the gate's word on a candidate."""
 
@@ -561,6 +565,21 @@ class SilencedFinding:
     sentence: str
     """Of the finding, as it was then."""
     silenced_at: datetime
+
+
+@dataclass(frozen=True)
+class Label:
+    """What one person thinks of one interaction that a finding names; their last word stands."""
+
+    finding_id: str
+    interaction_id: str
+    actor: str
+    run_id: str
+    detector: str
+    """That made the finding."""
+    place: ExamplePlace
+    label: ExampleLabel
+    labelled_at: datetime
 
 
 @dataclass(frozen=True)
