@@ -23,7 +23,7 @@ What is refused: no term can be paid by a detector's findings, since terms read 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -198,8 +198,9 @@ def propose(
     text: str | None = None,
     limits: Limits | None = None,
     known: Mapping[str, RewardSpec] | None = None,
+    tell: Callable[[float], None] | None = None,
 ) -> Patch:
-    """`patch` of rows that were read already."""
+    """`patch` of rows that were read already. `tell` hears how far it is, from 0 to 1."""
     also = [target.statistic for target in targets or ()]
     bench = _Bench(
         logged, spec, {**(known or {}), version(spec): spec}, limits or Limits(), text or to_yaml(spec), also=also
@@ -207,7 +208,11 @@ def propose(
     wanted = tuple(bench.opposed() if targets is None else targets)
     bench.aim(wanted)
     changes = bench.changes() if bench.open() else []
-    tried = [bench.solve(change) for change in changes]
+    tried = []
+    for number, change in enumerate(changes):
+        if tell is not None:
+            tell(number / (len(changes) + 1))  # putting them together takes about as long as one of them
+        tried.append(bench.solve(change))
     proposals = [found for found, _ in tried if found is not None]
     refused = [each for _, some in tried for each in some]
     proposals += bench.together([(change, found) for change, (found, _) in zip(changes, tried, strict=True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,7 +11,7 @@ from palomar.app import patching
 from palomar.app.cli.acting import Actor, who
 from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
 from palomar.app.cli.specs import SHOWN_HASH, chosen_cycles, spec_of, why_none
-from palomar.app.patching import Asked, Patching
+from palomar.app.patching import Asked, Patching, details, plain_patching
 from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
@@ -19,11 +19,12 @@ from palomar.data.errors import StoreError
 from palomar.data.slices import ALL
 from palomar.data.store.records import RewardChange, RewardVersion, Run
 from palomar.reward.behaviours import Logged
-from palomar.reward.changes import described
 from palomar.reward.patch import Limits
-from palomar.reward.spec import RewardSpec, version
+from palomar.reward.spec import RewardSpec
 from palomar.reward.versions import stored_spec
 
+NAMED = 4
+"""Behaviours that are named on a line; the rest is counted, or listed by ``--all``."""
 CODES: Mapping[patching.Status, int] = {"nothing": 0, "proposed": 1, "infeasible": 3, "not_assessable": 3}
 """Exit code of what was found."""
 _APPLIED_BY_NUMBER = 3
@@ -100,7 +101,7 @@ def patch(
         _changed(run, done, as_json)
         return
     if as_json:
-        print_json(_plain(run, found))
+        print_json(plain_patching(run, found))
     else:
         _print(run, found, every)
     raise typer.Exit(CODES[found.status])
@@ -174,43 +175,6 @@ def _changed(run: Run, change: RewardChange | None, as_json: bool) -> None:
 # -- showing -------------------------------------------------------------------------------------------------------
 
 
-def _details(found: Patching) -> list[dict[str, Any]]:
-    """The proposals with all that is told of them, kept or not."""
-    if found.proposals:
-        return [
-            {"number": each.place, "id": each.proposal_id, "version": each.version, "kind": each.kind,
-             "title": each.title, **each.detail, "spec": each.text}
-            for each in found.proposals
-        ]  # fmt: skip
-    if found.patch is None or found.status != "proposed":
-        return []
-    return [
-        {"number": number, "id": None, "version": version(each.spec), "kind": each.kind, "title": each.title,
-         **described(each, found.patch.before), "next_cycle": [], "spec": each.text}
-        for number, each in enumerate(found.patch.proposals, start=1)
-    ]  # fmt: skip
-
-
-def _plain(run: Run | None, found: Patching) -> dict[str, Any]:
-    patch_ = found.patch
-    return {
-        "run": None if run is None else run.run_id,
-        "status": found.status,
-        "why": found.why,
-        "base": found.base,
-        "cycles": found.cycles,
-        "num_rows": None if patch_ is None else patch_.num_rows,
-        "asked_by": found.asked.source,
-        "targets": [] if patch_ is None else [vars(target) for target in patch_.targets],
-        "unaimed": found.asked.unaimed,
-        "proposals": _details(found),
-        "refused": [
-            {"change": each.change, "target": str(each.target), "conflict": each.conflict}
-            for each in (() if patch_ is None else patch_.refused)
-        ],
-    }
-
-
 def _print(run: Run | None, found: Patching, every: bool) -> None:
     patch_ = found.patch
     where = "" if run is None else f" of run {run.name}"
@@ -220,16 +184,16 @@ def _print(run: Run | None, found: Patching, every: bool) -> None:
         soft_wrap=True,
     )
     if found.asked.unaimed:
-        unaimed = ", ".join(map(visible, found.asked.unaimed))
+        unaimed = _named(list(map(visible, found.asked.unaimed)), every)
         people.print(f"not on the bench, and so not patched: {unaimed}", soft_wrap=True)
     if found.why:
         people.print(f"\n{found.status.replace('_', ' ')}: {visible(found.why)}", soft_wrap=True)
     if patch_ is not None and found.status in ("proposed", "infeasible"):
-        people.print(f"to turn round: {'; '.join(map(str, patch_.targets))}", soft_wrap=True)
-    details = _details(found)
-    for number, each in enumerate(details):
-        _print_proposal(each, full=every or number == 0)
-    if len(details) > 1 and not every:
+        people.print(f"to turn round: {_named(list(map(str, patch_.targets)), every)}", soft_wrap=True)
+    told = details(found)
+    for number, each in enumerate(told):
+        _print_proposal(each, full=every or number == 0, every=every)
+    if len(told) > 1 and not every:
         people.print("\nall in full: --all")
     if patch_ is not None and found.status == "infeasible":
         for refused in patch_.refused:
@@ -240,7 +204,13 @@ def _print(run: Run | None, found: Patching, every: bool) -> None:
         people.print('\nput one in force: palomar patch --apply 1 --reason "..."')
 
 
-def _print_proposal(each: Mapping[str, Any], *, full: bool) -> None:
+def _named(names: Sequence[str], every: bool) -> str:
+    """The first few, and how many more; all with ``--all``."""
+    shown = names if every else names[:NAMED]
+    return "; ".join(shown) + (f"; and {len(names) - len(shown)} more" if len(shown) < len(names) else "")
+
+
+def _print_proposal(each: Mapping[str, Any], *, full: bool, every: bool) -> None:
     hurt = "not known" if each["honest_hurt"] is None else f"{100 * each['honest_hurt']:.1f} %"
     name = "" if each["id"] is None else f" [{each['id'][:SHOWN_HASH]}]"
     people.print(f"\n{each['number']}. {visible(each['title'])}{name}", soft_wrap=True)
@@ -251,9 +221,9 @@ def _print_proposal(each: Mapping[str, Any], *, full: bool) -> None:
         f"   turns {turned} of {turned + left}; advantages change by {100 * each['distance']:.0f} % of their size"
     )
     if each["unturned"]:
-        people.print(f"   not turned: {'; '.join(each['unturned'])}", soft_wrap=True)
+        people.print(f"   not turned: {_named(each['unturned'], every)}", soft_wrap=True)
     if each["lost"]:
-        people.print(f"   no longer sure, and was right: {'; '.join(each['lost'])}", soft_wrap=True)
+        people.print(f"   no longer sure, and was right: {_named(each['lost'], every)}", soft_wrap=True)
     people.print(f"   hurt: {hurt} of the interactions with a good outcome are pushed no more", soft_wrap=True)
     if not full:
         return

@@ -194,6 +194,30 @@ def diff(
         people.print(visible(line))
 
 
+@versions.command("propose")
+def propose(
+    spec: Annotated[str, typer.Argument(help="A YAML file (or a name, or a stored version).")],
+    title: Annotated[str, typer.Option(help="What it is, in a few words.")] = "by hand",
+    actor: Actor = None,
+    home: Home = None,
+    store_url: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a reward of your own as a proposal for the run; `palomar patch --apply` puts it in force."""
+    observatory = Observatory(home or DEFAULT_HOME, store_url)
+    run = observatory.run()
+    if run is None:
+        raise StoreError(str(observatory.home), "there is no run, and so no reward in force")
+    _, text = spec_of(observatory, spec)
+    kept = patching.propose_own(observatory.store, run, text, title=title, actor=who(actor))
+    if as_json:
+        print_json(asdict(kept))
+        return
+    for change in kept.detail["changes"]:  # type: ignore[attr-defined]
+        people.print(visible(str(change)))
+    people.print(f'put it in force: palomar patch --apply {kept.proposal_id[:SHOWN_HASH]} --reason "..."')
+
+
 @versions.command("revert")
 def revert(
     to: Annotated[str, typer.Argument(help="A stored version (or the start of its hash).")],

@@ -128,6 +128,18 @@ class Jobs:
 
         return self._database.write(work)
 
+    def give_up(self, why: str) -> list[str]:
+        """Fails what waits, since nobody can do it, and says which jobs."""
+        model = models.Job
+
+        def work(connection: Connection) -> list[str]:
+            waiting = list(connection.scalars(select(model.job_id).where(model.state == "queued")))
+            values = {"state": "failed", "error": why, "finished_at": datetime.now(UTC)}
+            connection.execute(update(model).where(model.job_id.in_(waiting), model.state == "queued").values(**values))
+            return waiting
+
+        return self._database.write(work)
+
     def _ended(self, job_id: str, worker: str, values: dict[str, Any]) -> bool:
         now = datetime.now(UTC)
         return self._of_worker(job_id, worker, {**values, "finished_at": now, "heard_at": now})

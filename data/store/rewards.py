@@ -102,12 +102,14 @@ class Rewards:
 
         self._database.write(work)
 
-    def proposals(self, run_id: str, cycle: int | None = None) -> list[RewardProposal]:
-        """What was proposed for the run (in one cycle), the oldest cycle first, in each the best first."""
+    def proposals(self, run_id: str, cycle: int | None = None, *, base: str | None = None) -> list[RewardProposal]:
+        """What was proposed for the run (in one cycle; to change one version), oldest cycle first, in each the best."""
         model = models.RewardProposal
         query = select(*columns(model, RewardProposal)).where(model.run_id == run_id)
         if cycle is not None:
             query = query.where(model.cycle == cycle)
+        if base is not None:
+            query = query.where(model.base == base)
         query = query.order_by(model.cycle, model.place, model.proposal_id)
         return self._database.read(lambda connection: [RewardProposal(*row) for row in connection.execute(query)])
 
