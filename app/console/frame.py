@@ -14,7 +14,7 @@ import streamlit as st
 
 from palomar.app.console import options
 from palomar.app.console.charts.base import Theme
-from palomar.app.console.links import Page, address, link, registered
+from palomar.app.console.links import Page, address, link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import badge
 from palomar.app.console.telling import gate_badge, incident_words, span
@@ -208,12 +208,15 @@ def strip() -> None:
         return
     at = datetime.now(UTC)
     with st.container(key="strip", gap=None):
-        st.markdown(standing(found, views, at))
-        left, right = st.columns([0.66, 0.34], vertical_alignment="center")
-        left.markdown(watch_line(now, at))
-        if now.alarms and registered("alarm"):
+        if now.alarms:
+            left, right = st.columns([0.64, 0.36], vertical_alignment="center")
+            left.markdown(standing(found, views, at))
+            worst = now.alarms[0]
             with right:
-                link(f"Alarm {now.alarms[0].number}: {incident_words(now.alarms[0])}", "alarm", id=now.alarms[0].number)
+                link(f"Alarm {worst.number}: {incident_words(worst)}", "alarm", id=worst.number)
+        else:
+            st.markdown(standing(found, views, at))
+        st.markdown(watch_line(now, at))
     if now.data.stale(at):
         st.warning(stale_words(now, at), icon=":material/hourglass_disabled:")
 

@@ -119,6 +119,11 @@ def incident_words(incident: Incident) -> str:
     return f"{lead if lead in _LEADS else 'alarm'}: {subject}{family}"
 
 
+def family_words(family: str) -> str:
+    """All kinds of tasks, or the cohort that alone has it."""
+    return "all kinds of tasks" if family == ALL else f"only {plain(family)}"
+
+
 _LEADS = ("reward hack", "measurement fault", "change that cannot be read yet", "alarm")
 
 
