@@ -82,20 +82,29 @@ def form(
     return Act(who.name, words.strip(), token)
 
 
+@dataclass
+class Outcome:
+    """What is said once it is done."""
+
+    said: str
+
+
 @contextmanager
-def doing(key: str, said: str) -> Iterator[None]:
+def doing(key: str, said: str) -> Iterator[Outcome]:
     """Round the write that a form asked for: says what was done (`said`, our words), or why it could not be.
 
-    What could not be done may be tried again under the same token; what was done gets a new one.
+    What is known only afterwards may be put in the place of `said`. What could not be done may be tried again under the
+    same token; what was done gets a new one.
     """
+    outcome = Outcome(said)
     try:
-        yield
+        yield outcome
     except PalomarError as exc:
         st.error("**Not done.** Nothing was changed.", icon=":material/error:")
         st.code(shown(str(exc), 1_000)[0], language=None, wrap_lines=True)
     else:
         st.session_state.pop(f"token-{key}", None)
-        st.session_state["done"] = said
+        st.session_state["done"] = outcome.said
         st.rerun()
 
 

@@ -28,10 +28,10 @@ Page = Literal[
     "settings",
 ]
 SECTIONS: Mapping[str, Mapping[Page, str]] = {
-    "Now": {"overview": "Overview", "alarm": "Alarm"},
-    "Why": {"behaviour": "Behaviour", "trajectory": "Trajectory"},
-    "Act": {"gate": "Gate", "incidents": "Incidents"},
-    "Trust": {"audit": "Audit"},
+    "Now": {"overview": "Overview", "alarm": "Alarm", "alarms": "Alarms and detectors"},
+    "Why": {"behaviour": "Behaviour", "pressure": "Pressure", "why": "Slices and terms", "trajectory": "Trajectory"},
+    "Act": {"lab": "Reward lab", "gate": "Gate", "incidents": "Incidents"},
+    "Trust": {"health": "Data health", "audit": "Audit"},
 }
 """Titles of the pages by section, in the order of the sidebar; each lies in ``views/<page>.py``."""
 CARRIED = ("run",)
