@@ -33,11 +33,13 @@ class Ledger:
 
         self._database.write(work)
 
-    def read(self, run_id: str, cycle: int | None = None) -> list[LedgerRow]:
-        """By cycle, stratum, place and reason; of one cycle where given."""
+    def read(self, run_id: str, cycle: int | None = None, *, stratum: str | None = None) -> list[LedgerRow]:
+        """By cycle, stratum, place and reason; of one cycle, of one stratum, where given."""
         model = models.LedgerRow
         query = select(*columns(model, LedgerRow)).where(model.run_id == run_id)
         if cycle is not None:
             query = query.where(model.cycle == cycle)
+        if stratum is not None:
+            query = query.where(model.stratum == stratum)
         query = query.order_by(model.cycle, model.stratum, model.place, model.reason)
         return self._database.read(lambda connection: [LedgerRow(*row) for row in connection.execute(query)])
