@@ -6,12 +6,18 @@ navigation, and runs its files before this script is asked.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
 from palomar.app.console import acting, frame
 from palomar.app.console.links import SECTIONS
 
-st.set_page_config(page_title="Palomar", page_icon="🔭", layout="wide")
+SIDEBAR_PX = 215
+STYLE = Path(__file__).with_name("style.css")
+
+st.set_page_config(page_title="Palomar", page_icon="🔭", layout="wide", initial_sidebar_state=SIDEBAR_PX)
+st.html(STYLE)  # a style sheet of our own, the only thing that may be given to this call
 page = st.navigation(
     {
         section: [
