@@ -30,7 +30,7 @@ MOST_ROWS = 12_000
 _MADE = "1"
 """Raised when the code makes other curves of the same rows."""
 
-_CURVES = Kept(16)
+_CURVES, _COUNTS = Kept(16), Kept(64)
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,16 @@ def curves_of(observatory: Observatory, run_id: str, cycle: int, *, wait_s: floa
 
 def _fitting(observatory: Observatory, cycles: Sequence[int]) -> tuple[int, ...]:
     """The newest of the cycles, as many as have at most `MOST_ROWS` rows; one at least."""
-    counted = observatory.lake.query(
-        "SELECT cycle, count(*) AS n FROM rows GROUP BY cycle",
-        rows=observatory.lake.scan("observations", ["cycle"], cycles=list(cycles)),
-    ).to_pylist()
-    rows = {row["cycle"]: row["n"] for row in counted}
+
+    def count() -> dict[int, int]:
+        counted = observatory.lake.query(
+            "SELECT cycle, count(*) AS n FROM rows GROUP BY cycle",
+            rows=observatory.lake.scan("observations", ["cycle"], cycles=list(cycles)),
+        ).to_pylist()
+        return {row["cycle"]: row["n"] for row in counted}
+
+    rows = _COUNTS.ask(state(observatory.lake, ("observations", cycles)), count, wait_s=None)
+    assert not isinstance(rows, Pending)
     chosen: list[int] = []
     for cycle in sorted(cycles, reverse=True):
         if chosen and sum(rows.get(each, 0) for each in (*chosen, cycle)) > MOST_ROWS:

@@ -27,6 +27,9 @@ from palomar.reward.charges import OUTCOME, REWARD
 DISCOVERY = 0.05
 """Share of the cells said to be there that may be none."""
 
+USERS = "outcome_mean"
+"""The statistic that is what users want; its line says what the reward does to it."""
+
 Row = Mapping[str, Any]
 """Of a PRESSURE table."""
 
@@ -79,7 +82,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All lines of a slice, those to look at first on top."""
+    """All lines of a slice: what the reward does to users' outcome, then those to look at first."""
 
     slice: str
     kinds: tuple[str, ...]
@@ -116,7 +119,15 @@ def matrix(slice_: str, rows: Sequence[Row], findings: Sequence[Finding] = ()) -
         by_statistic.setdefault(row["statistic"], {})[row["kind"]] = _cell(row, index in there)
         about.setdefault(row["statistic"], {})[row["kind"]] = row
     lines = [_line(name, cells, about[name], drifted.get(name)) for name, cells in by_statistic.items()]
-    lines.sort(key=lambda line: (not line.drifted, _ORDER.get(line.reading, 5), -_size(line), line.statistic))
+    lines.sort(
+        key=lambda line: (
+            line.statistic != USERS,
+            not line.drifted,
+            _ORDER.get(line.reading, 5),
+            -_size(line),
+            line.statistic,
+        )
+    )
     pushed = {
         kind: sum(abs(cells[kind].size or 0.0) for cells in by_statistic.values() if kind in cells)
         for kind in {row["kind"] for row in rows}
@@ -160,7 +171,13 @@ def _line(name: str, cells: Mapping[str, Cell], about: Mapping[str, Row], found:
     if reward is not None:
         direction = 1 if reward.along(1) else -1 if reward.along(-1) else None
     reading: Reading | None
-    if found is not None:
+    if name == USERS:
+        # Nothing to compare it with: it is what users want.
+        reading = {1: "honest_learning", -1: "forewarning", None: None}[direction]  # type: ignore[assignment]
+        why = {1: "the reward pushes users' outcome up", -1: "the reward pushes users' outcome down"}.get(
+            direction or 0, "the reward is not shown to push users' outcome either way"
+        )
+    elif found is not None:
         reading, why = found.reading, str(found.detail.get("why") or found.sentence)
     elif (ahead := read(None, reward, outcome)).reading is not None:
         reading, why = ahead.reading, ahead.why

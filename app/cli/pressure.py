@@ -17,7 +17,7 @@ from palomar.app.service import Observatory
 from palomar.app.settings import DEFAULT_HOME, reward_spec
 from palomar.data.slices import SLICES
 from palomar.detectors.forecast import forecasts, scores
-from palomar.detectors.pressure import MARGIN, PRESSURE, cycle_pressures, pressures
+from palomar.detectors.pressure import MARGIN, PRESSURE, combined, cycle_pressures, pressures
 from palomar.reward.spec import RewardSpec, version
 from palomar.reward.versions import stored_spec
 
@@ -36,6 +36,10 @@ def pressure(
     cycle: Annotated[
         list[int] | None, typer.Option("--cycle", help="This cycle; several are pooled. Without: the newest.")
     ] = None,
+    last: Annotated[
+        int,
+        typer.Option("--last", min=1, help="Pool so many cycles up to this one, each with its own, as the check does."),
+    ] = 1,
     slice_: Annotated[list[str] | None, typer.Option("--slice", help="Only this slice; may be given again.")] = None,
     reward: Annotated[
         str | None, typer.Option(help="The spec (name or file) that logs were scored by; a run's own are known.")
@@ -56,15 +60,17 @@ def pressure(
         raise typer.BadParameter(f"{export}: its name must end with {' or '.join(EXPORTS)}", param_hint="--export")
     if forecast and cycle and len(set(cycle)) > 1:
         raise typer.BadParameter("a forecast is made in one cycle", param_hint="--cycle")
+    if last > 1 and (forecast or (cycle and len(set(cycle)) > 1)):
+        raise typer.BadParameter("it goes back from one cycle, and a forecast is made in one", param_hint="--last")
     observatory = Observatory(home or DEFAULT_HOME, store_url)
     there = observatory.lake.cycles("observations")
-    cycles = list(dict.fromkeys(cycle)) if cycle else _newest(there)
+    cycles = _back(list(dict.fromkeys(cycle)) if cycle else _newest(there), there, last)
     specs = _specs(observatory, reward)
     if forecast:
         every = _forecasts(observatory, cycles, there, specs)
         found = every.filter(pc.is_in(every["made_in"], value_set=pa.array(cycles, pa.int32())))
     else:
-        found = _pressures(observatory, cycles, there, specs)
+        found = _pressures(observatory, cycles, there, specs, each=last > 1)
     shown = found if slice_ is None else found.filter(pc.is_in(found["slice"], value_set=pa.array(slice_)))
     rows = shown.to_pylist()
     if export is not None and rows:
@@ -88,8 +94,13 @@ def _pressures(
     cycles: Sequence[int | None],
     there: Sequence[int | None],
     specs: Mapping[str, RewardSpec],
+    *,
+    each: bool,
 ) -> pa.Table:
+    """``each``: every cycle's own pressures, then put together."""
     known = [cycle for cycle in cycles if cycle in there]
+    if each and known:
+        return combined([cycle_pressures(observatory.lake, cycle, specs) for cycle in known])
     if len(known) == 1:
         return cycle_pressures(observatory.lake, known[0], specs)
     return pressures(observatory.lake, known, specs) if known else PRESSURE.empty_table()
@@ -110,6 +121,14 @@ def _forecasts(
 def _newest(cycles: Sequence[int | None]) -> list[int | None]:
     numbered = [cycle for cycle in cycles if cycle is not None]
     return [numbered[-1]] if numbered else list(cycles)
+
+
+def _back(cycles: list[int | None], there: Sequence[int | None], last: int) -> list[int | None]:
+    """A cycle and those before it, so many in all."""
+    end = cycles[0] if cycles else None
+    if last == 1 or end is None or end not in there:
+        return cycles
+    return [each for each in there if each is not None and each <= end][-last:]
 
 
 def _specs(observatory: Observatory, reward: str | None) -> dict[str, RewardSpec]:

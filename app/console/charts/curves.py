@@ -193,8 +193,9 @@ class Label:
 
 
 def labels(points: Sequence[Point], domain: tuple[float, float]) -> list[Label]:
-    """One for each line that is no comparison, at its last point, none on top of another."""
-    last = {point.line: point for point in points if not point.compared}
+    """One for each line at its last point, none on top of another; a line that is drawn twice is named once."""
+    last = {point.line: point for point in points if point.compared}
+    last |= {point.line: point for point in points if not point.compared}
     placed = sorted((Label(point.line, point.x, point.y) for point in last.values()), key=lambda label: label.y)
     least = APART * (domain[1] - domain[0])
     for index in range(1, len(placed)):

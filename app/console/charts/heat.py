@@ -16,8 +16,10 @@ FADED = 0.4
 """Opacity of a number that is not sure."""
 STRONG = 0.55
 """Share of the scale from which on numbers are written in white."""
-STEP = 22
+STEP = 21
 """Pixels a row."""
+HEADS, LEGEND = 108, 62
+"""Pixels of slanted column heads, and of the legend below."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +40,19 @@ class Mark:
 
 SCHEMA = pa.schema(
     [
-        *(pa.field(name, pa.string()) for name in ("row", "column", "text", "told", "ink")),
+        *(pa.field(name, pa.string()) for name in ("row", "column", "text", "told")),
         pa.field("value", pa.float64()),
         pa.field("sure", pa.bool_()),
         pa.field("outlined", pa.bool_()),
+        pa.field("strong", pa.bool_()),
     ]
 )
 
 
-def drawn(marks: Sequence[Mark], reach: float, theme: Theme) -> pa.Table:
-    """Cells as chart rows; the ink of each number stands out from its ground."""
-
-    def ink(mark: Mark) -> str:
-        strong = mark.value is not None and abs(mark.value) > STRONG * reach
-        return "#FFFFFF" if strong else INK[theme]
-
-    return pa.Table.from_pylist([{**vars(mark), "ink": ink(mark)} for mark in marks], schema=SCHEMA)
+def drawn(marks: Sequence[Mark], reach: float) -> pa.Table:
+    """Cells as chart rows; on a strong colour numbers are written in white."""
+    rows = [{**vars(mark), "strong": mark.value is not None and abs(mark.value) > STRONG * reach} for mark in marks]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def reach_of(marks: Sequence[Mark]) -> float:
@@ -71,6 +70,7 @@ def heat_map(
         "domain": [-reach, 0, reach],
         "range": [BLUE, MIDDLE[theme], ORANGE],
         "clamp": True,
+        "interpolate": "rgb",  # by hue, the way from grey to orange would lead through purple
     }
     x = {
         "field": "column",
@@ -94,11 +94,12 @@ def heat_map(
         "sort": list(rows),
         "scale": {"domain": list(rows)},
         "title": None,
-        "axis": {"labelLimit": 270, "labelOverlap": False, "ticks": False, "domain": False},
+        "axis": {"labelLimit": 270, "labelOverlap": False, "labelFlush": False, "ticks": False, "domain": False},
     }
     tooltip = [{"field": "told", "type": "nominal", "title": " "}]
     return {
-        "height": STEP * max(1, len(rows)),
+        # The height that is given holds the column heads and the legend too.
+        "height": STEP * max(1, len(rows)) + (HEADS if slanted else 24) + LEGEND,
         "padding": PADDING,
         "config": config(theme),
         "encoding": {"x": x, "y": y},
@@ -118,15 +119,15 @@ def heat_map(
             },
             {
                 "transform": [{"filter": "datum.outlined"}],
-                "mark": {"type": "rect", "filled": False, "fillOpacity": 0, "stroke": INK[theme], "strokeWidth": 1.6,
-                         "tooltip": None},
+                "mark": {"type": "rect", "filled": False, "fillOpacity": 0, "stroke": INK[theme], "strokeWidth": 1.6},
                 "encoding": {},
             },
             {
                 "mark": {"type": "text", "fontSize": 10.5},
                 "encoding": {
                     "text": {"field": "text", "type": "nominal"},
-                    "color": {"field": "ink", "type": "nominal", "scale": None},
+                    # By condition: a layer without a scale of colour cannot stand beside one that has it.
+                    "color": {"condition": {"test": "datum.strong", "value": "#FFFFFF"}, "value": INK[theme]},
                     "opacity": {"condition": {"test": "datum.sure", "value": 1}, "value": FADED},
                     "tooltip": tooltip,
                 },

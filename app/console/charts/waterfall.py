@@ -122,8 +122,10 @@ def drawn_pairs(intervals: Sequence[Interval]) -> pa.Table:
     return pa.Table.from_pylist([vars(item) for item in intervals], schema=PAIRS)
 
 
-def pairs(order: Sequence[str], sides: Sequence[str], theme: Theme, *, title: str, step: int = STEP) -> dict[str, Any]:
-    """Two numbers a line with their intervals, about 0: the first side a circle in blue, the second a square."""
+def pairs(
+    order: Sequence[str], sides: Sequence[str], theme: Theme, *, title: str, step: int = STEP, legend: bool = True
+) -> dict[str, Any]:
+    """One or two numbers a line with their intervals, about 0: the first side a circle in blue, the second a square."""
     first, second = (LIGHTER[BLUE], LIGHTER[ORANGE]) if theme == "dark" else (BLUE, ORANGE)
     y = {
         "field": "label",
@@ -139,10 +141,10 @@ def pairs(order: Sequence[str], sides: Sequence[str], theme: Theme, *, title: st
         "field": "side",
         "type": "nominal",
         "scale": {"domain": list(sides), "range": [first, second]},
-        "legend": {"title": None, "orient": "top", "labelColor": INK[theme], "symbolType": "circle"},
+        "legend": {"title": None, "orient": "top", "labelColor": INK[theme]} if legend else None,
     }
     shape = {"field": "side", "type": "nominal", "scale": {"domain": list(sides), "range": ["circle", "square"]},
-             "legend": {"title": None, "orient": "top", "labelColor": INK[theme]}}  # fmt: skip
+             "legend": {"title": None, "orient": "top", "labelColor": INK[theme]} if legend else None}  # fmt: skip
     return {
         "height": step * max(1, len(order)),
         "padding": PADDING,
