@@ -416,7 +416,9 @@ def test_a_wrong_channel_is_refused(tmp_path: Path, text: str, message: str) -> 
         settings(tmp_path, text)
 
 
-@pytest.mark.parametrize("value", ["", "ftp://x/y", "//x", "http://", "http://x y", "http://x\ny", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "value", ["", "ftp://x/y", "//x", "http://", "http://x y", "http://x\ny", "file:///etc/passwd"]
+)
 def test_a_wrong_address_is_refused_before_the_run_and_not_repeated(value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         sending.ways((SLACK,), Path(), {"SLACK_URL": value})
