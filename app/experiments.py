@@ -8,8 +8,10 @@ home's own lake.
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,71 @@ def report_of(home: Path, plan: Plan) -> ExperimentReport | None:
     """
     _begun_as(home / FOLDER / plan.name / _PLAN, plan)
     return report(lake_of(home, plan), plan, before=Lake(home / "lake"))
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """An experiment that a home knows of."""
+
+    name: str
+    """Of the plan; of a file that cannot be read, the file's own."""
+    path: Path
+    plan: Plan | None
+    """None = the file cannot be read."""
+    problem: str
+    """Why; empty where it can."""
+    served: bool
+    """Whether it was served here, to simulated users."""
+
+
+def plans(home: Path) -> list[PlanFile]:
+    """The plans in the home's folder of experiments, by name: YAML files, and those that were served here without one.
+
+    One that cannot be read is listed with the reason.
+    """
+    folder = home / FOLDER
+    found: dict[str, PlanFile] = {}
+    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        try:
+            plan = read_plan(path)
+            listed = PlanFile(plan.name, path, plan, "", (folder / plan.name / "lake").is_dir())
+        except ConfigError as exc:
+            listed = PlanFile(path.stem, path, None, str(exc), False)
+        found.setdefault(listed.name, listed)
+    for path in sorted(folder.glob(f"*/{_PLAN}")):
+        try:
+            plan = Plan.model_validate_json(path.read_text(encoding="utf-8"))
+            listed = PlanFile(plan.name, path, plan, "", True)
+        except (OSError, ValueError) as exc:
+            listed = PlanFile(path.parent.name, path, None, f"{path}: {exc}", True)
+        found.setdefault(listed.name, listed)
+    return [found[name] for name in sorted(found)]
+
+
+def report_at(home: Path, plan: Plan) -> ExperimentReport | None:
+    """As `report_of`; made anew only when the plan is another or a file of the lake has changed."""
+    lake = lake_of(home, plan)
+    files = [*lake.files("observations"), *Lake(home / "lake").files("observations")]
+    state = tuple((str(path), status.st_mtime_ns, status.st_size) for path in files for status in [path.stat()])
+    key = (str(home.absolute()), plan.model_dump_json())
+    with _lock:
+        known = _reports.get(key)
+        if known is not None and known[0] == state:
+            _reports.move_to_end(key)
+            return known[1]
+    found = report_of(home, plan)
+    with _lock:
+        _reports[key] = (state, found)
+        _reports.move_to_end(key)
+        while len(_reports) > _KEPT:
+            _reports.popitem(last=False)
+    return found
+
+
+_KEPT = 16
+"""Reports that are remembered."""
+_lock = threading.Lock()
+_reports: OrderedDict[tuple[str, str], tuple[object, ExperimentReport | None]] = OrderedDict()
 
 
 def _begun_as(path: Path, plan: Plan) -> None:

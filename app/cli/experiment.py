@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     group.command("report")(report)
     group.command("run")(run)
     group.command("list")(list_)
+    group.command("plans")(plans)
     app.add_typer(group, name="experiment")
 
 
@@ -114,6 +115,23 @@ def list_(home: Home = None, as_json: Json = False) -> None:
     else:
         people.print(f"no interaction in {place} names an arm")
     if not rows:
+        raise typer.Exit(UNKNOWN)
+
+
+def plans(home: Home = None, as_json: Json = False) -> None:
+    """The plans in the home's folder ``experiments``. Exits with 3 where there is none."""
+    found = experiments.plans(home or DEFAULT_HOME)
+    if as_json:
+        print_json({"plans": [{**vars(each), "plan": each.plan and each.plan.model_dump()} for each in found]})
+    elif found:
+        rows = [
+            (visible(each.name), visible(str(each.path)), "served here" if each.served else "", visible(each.problem))
+            for each in found
+        ]
+        print_table(table(("experiment", "plan", "", "cannot be read"), rows))
+    else:
+        people.print(f"no plan in {(home or DEFAULT_HOME) / experiments.FOLDER}", soft_wrap=True)
+    if not found:
         raise typer.Exit(UNKNOWN)
 
 

@@ -29,8 +29,14 @@ Page = Literal[
 ]
 SECTIONS: Mapping[str, Mapping[Page, str]] = {
     "Now": {"overview": "Overview", "alarm": "Alarm", "alarms": "Alarms and detectors"},
-    "Why": {"behaviour": "Behaviour", "pressure": "Pressure", "why": "Slices and terms", "trajectory": "Trajectory"},
-    "Act": {"lab": "Reward lab", "gate": "Gate", "incidents": "Incidents"},
+    "Why": {
+        "behaviour": "Behaviour",
+        "pressure": "Pressure",
+        "why": "Slices and terms",
+        "examples": "Examples",
+        "trajectory": "Trajectory",
+    },
+    "Act": {"lab": "Reward lab", "gate": "Gate", "incidents": "Incidents", "experiments": "Experiments"},
     "Trust": {"health": "Data health", "audit": "Audit"},
 }
 """Titles of the pages by section, in the order of the sidebar; each lies in ``views/<page>.py``."""
