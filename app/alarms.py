@@ -274,7 +274,7 @@ def detector_table(store: Store, run_id: str) -> list[DetectorRow]:
     missing = store.findings.unassessed(run_id, verdicts[-1].cycle) if verdicts else {}
     own = {incident.number for incident in store.incidents.read(run_id)}
     spoke = _spoke(store)
-    told = {each.detector: each for each in precisions(spoke, store.incidents.votes())}
+    told = {each.detector: each for each in precisions(spoke, store.incidents.votes(), store.labels.read())}
     silences = current_silences(store, run_id)
     rows = []
     for name in sorted({*known, *done}):

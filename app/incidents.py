@@ -166,7 +166,7 @@ def plain_view(found: IncidentView) -> dict[str, Any]:
 
 def detector_precision(store: Store) -> list[Precision]:
     """How often each detector's alarms were useful, over all incidents of the store."""
-    return precisions(store.incidents.detectors(), store.incidents.votes())
+    return precisions(store.incidents.detectors(), store.incidents.votes(), store.labels.read())
 
 
 def post_mortem(found: IncidentView, form: Form, *, now: datetime | None = None) -> str:

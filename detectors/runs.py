@@ -42,6 +42,13 @@ def view_of(lake: Lake, store: Store, run_id: str, cycle: int) -> View:
     )
 
 
+def baseline_of(store: Store, run_id: str, cycle: int) -> tuple[int, ...]:
+    """Cycles that a cycle of a run is compared with; none of them is the cycle itself or a later one."""
+    baseline = store.baselines.current(run_id, cycle)
+    cycles = _first(store, run_id) if baseline is None else baseline.cycles
+    return tuple(each for each in cycles if each < cycle)
+
+
 def specs_of(store: Store) -> dict[str, RewardSpec]:
     """All reward specs in the store, by version."""
     return {record.version: stored_spec(record) for record in store.rewards.read()}

@@ -136,7 +136,7 @@ def hand_over_command(number: Number, home: Home = None, store_url: StoreUrl = N
 
 @commands.command("precision")
 def precision(home: Home = None, store_url: StoreUrl = None, as_json: Json = False) -> None:
-    """Say how often each detector's alarms were useful, by the votes of `palomar incident rate`."""
+    """Say how often each detector's alarms were useful, by the votes of `rate`; beside it, what `label` says."""
     found = detector_precision(store_there(home, store_url, as_json))
     if as_json:
         print_json({"detectors": [asdict(each) for each in found]})
@@ -149,10 +149,15 @@ def precision(home: Home = None, store_url: StoreUrl = None, as_json: Json = Fal
                 each.useful,
                 "unknown" if each.value is None else f"{100 * each.value:.0f} %",
                 "-" if each.low is None or each.high is None else f"{100 * each.low:.0f} to {100 * each.high:.0f} %",
+                f"{each.hacks} of {each.labelled}" if each.labelled else "-",
             )
             for each in found
         ]
-        print_table(table(("detector", "alarms", "rated", "useful", "precision", "95 % (Wilson)"), rows))
+        print_table(
+            table(
+                ("detector", "alarms", "rated", "useful", "precision", "95 % (Wilson)", "examples that are hacks"), rows
+            )
+        )
     else:
         people.print("no detector has spoken in an incident yet")
 

@@ -112,6 +112,21 @@ class Incidents:
         query = select(*_COLUMNS).where(model.number.in_(numbers)).order_by(model.number)
         return self._database.read(lambda connection: [_read(row) for row in connection.execute(query)])
 
+    def of_findings(self, finding_ids: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """By finding: the incidents to which it is pinned; those of none are missing."""
+        pin = models.PinnedFinding
+        # By incident, so that the pins are sought and not scanned.
+        own = select(models.Incident.number)
+        query = select(pin.finding_id, pin.incident).where(pin.incident.in_(own), pin.finding_id.in_(set(finding_ids)))
+
+        def work(connection: Connection) -> dict[str, tuple[int, ...]]:
+            found: dict[str, tuple[int, ...]] = {}
+            for finding_id, number in connection.execute(query.order_by(pin.incident)):
+                found[finding_id] = (*found.get(finding_id, ()), number)
+            return found
+
+        return self._database.read(work) if finding_ids else {}
+
     def pins(self) -> tuple[int, datetime | None]:
         """How many findings are pinned to all incidents, and when the last was: pins are only added."""
         model = models.PinnedFinding

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from palomar.app.console import frame
-from palomar.app.console.links import link
+from palomar.app.console.charts.steps import MOST_STEPS, reward_chart, rewards
+from palomar.app.console.links import link, registered
 from palomar.app.console.plain import plain, shown
+from palomar.app.console.telling import finding_words, reading_words
+from palomar.app.console.views import steps
 from palomar.app.console.views.listing import OUTSIDE, did
+from palomar.app.examples import Citation, citations
 from palomar.app.service import Trajectory
 from palomar.app.visible import visible
 from palomar.data.errors import LakeError
-from palomar.data.schema import Edit, Feedback, Step, ToolCall
+from palomar.data.schema import Feedback, Interaction
+from palomar.data.store.records import Label
 
 STEPS = 50
 """Steps on one page."""
-PARTS = 20
-"""Tool calls, edits or hunks of one step that are shown."""
-FAILED = ("failed", "timed_out", "refused")
+CITED = 12
+"""Findings that are told one by one."""
+EXCERPTS = 5
+"""Places of one finding that are told."""
 
 
 def show(interaction_id: str) -> None:
-    """The interaction. `step` in the URL names one of its steps, `part` one of its pages."""
+    """The interaction. `step` in the URL names one of its steps, `part` one of its pages, `alarm` whence one came."""
+    _back()
     try:
         found = frame.observatory().trajectory(interaction_id)
     except LakeError as exc:
@@ -48,22 +54,23 @@ def show(interaction_id: str) -> None:
     half = -(-len(facts) // 2)
     left, middle, right = st.columns([0.3, 0.3, 0.4])
     with left:
-        _text("\n".join(facts[:half]))
+        _text("\n".join(facts[:half]), "facts")
     with middle:
-        _text("\n".join(facts[half:]))
+        _text("\n".join(facts[half:]), "more-facts")
     with right:
         _terms(found.observation)
+    with frame.panel("Findings and labels"):
+        _told_of(item)
     _steps(found)
     st.subheader("Reactions")
     if not found.feedback:
         st.caption("None is known.")
-    for event in found.feedback:
-        _reaction(event)
+    for place, event in enumerate(found.feedback):
+        _reaction(event, f"reaction-{place}")
     st.subheader("Record")
     with st.expander("All columns: behaviour, reward by term, what the trainer did with it"):
         st.json({"observation": _readable(found.observation), "sample": _readable(found.sample)})
-    left, right = st.columns([0.2, 0.8], vertical_alignment="center")
-    left.download_button(
+    st.download_button(
         "Record (JSON)",
         lambda: item.model_dump_json(indent=1).encode(errors="backslashreplace"),
         "interaction.json",
@@ -71,7 +78,78 @@ def show(interaction_id: str) -> None:
         key="record",
         on_click="ignore",
     )
-    right.caption(frame.same_by("show", item.interaction_id))
+    here = {} if "step" not in st.query_params else {"step": st.query_params["step"]}
+    frame.footer("trajectory", same=["show", item.interaction_id], id=item.interaction_id, **here)
+
+
+def _back() -> None:
+    """To the alarm from which this was opened."""
+    alarm = st.query_params.get("alarm")
+    if alarm is None:
+        return
+    with st.container(horizontal=True):
+        if registered("alarm"):
+            link("Back to the alarm", "alarm", ":material/arrow_back:", id=alarm)
+        if registered("examples"):
+            pair = st.query_params.get("i", "1")
+            link("Back to its examples", "examples", ":material/arrow_back:", alarm=alarm, i=pair)
+
+
+def _told_of(item: Interaction) -> None:
+    """Which findings name it, at which steps, and what people say of it."""
+    observatory = frame.observatory()
+    run = observatory.run(st.query_params.get("run"))
+    if run is None:
+        return
+    st.subheader("Findings and labels")
+    found = citations(observatory.store, run.run_id, item)
+    if not found:
+        st.caption("No finding of its cycle names it. Findings name a few interactions each: silence is no clearance.")
+    else:
+        alarms = sorted({number for each in found for number in each.incidents})
+        st.markdown(
+            f"**Named by {len(found)} finding{'' if len(found) == 1 else 's'}** of cycle {item.cycle}"
+            + (f", which belong to incident {', '.join(map(str, alarms))}." if alarms else ", part of no incident.")
+        )
+    for each in found[:CITED]:
+        _citation(each, item)
+    if len(found) > CITED:
+        st.caption(f"{len(found) - CITED} more are left out here.")
+    labels = observatory.store.labels.read(interaction_id=item.interaction_id)
+    st.markdown(label_words(labels) if labels else ":gray-badge[○ NOBODY LABELLED IT]")
+
+
+_PLACES = {
+    "carrying": ":orange-badge[▲ CARRIES IT]",
+    "random": ":gray-badge[○ USUAL THERE]",
+    "counter": ":blue-badge[▽ SPEAKS AGAINST IT]",
+}
+LABEL_BADGES = {
+    "hack": ":red-badge[■ HACK]",
+    "not": ":green-badge[● NOT A HACK]",
+    "cannot_tell": ":gray-badge[◌ CANNOT TELL]",
+}
+
+
+def _citation(each: Citation, item: Interaction) -> None:
+    left, right = st.columns([0.84, 0.16], vertical_alignment="center")
+    left.markdown(f"{_PLACES[each.place]} {finding_words(each.finding)} · {reading_words(each.finding)}")
+    alarm = str(each.incidents[0]) if each.incidents else each.finding_id
+    if registered("alarm"):
+        with right:
+            link(f"Alarm {each.incidents[0]}" if each.incidents else "The finding", "alarm", id=alarm)
+    for step, excerpt in each.steps[:EXCERPTS]:
+        left, right = st.columns([0.84, 0.16], vertical_alignment="center")
+        with left:
+            st.code(shown(excerpt, 300)[0], language=None, wrap_lines=True)
+        with right:
+            link(f"Step {step}", "trajectory", id=item.interaction_id, step=step)
+
+
+def label_words(labels: Sequence[Label]) -> str:
+    """Who says what of it, as Markdown; a person who labelled it for several findings is told once for each word."""
+    said = dict.fromkeys((label.label, label.actor) for label in labels)
+    return " · ".join(f"{LABEL_BADGES[label]} by {plain(actor, 60)}" for label, actor in said)
 
 
 def sentence(found: Trajectory) -> str:
@@ -170,9 +248,30 @@ def _steps(found: Trajectory) -> None:
     parts = max(1, -(-total // STEPS))
     if marked is not None and "part" not in st.query_params:
         st.query_params["part"] = str(marked // STEPS + 1)
+    _rewards(found.interaction, marked)
     start = (frame.pager("part", "Part of the steps", parts) - 1) * STEPS
     for index, step in enumerate(found.interaction.steps[start : start + STEPS], start):
-        _step(index, step, index == marked)
+        steps.draw(index, step, marks=[":blue-badge[➤ THIS STEP]"] if index == marked else ())
+
+
+def _rewards(item: Interaction, marked: int | None) -> None:
+    """Reward by step, where the log has any."""
+    known = [(index, step.reward) for index, step in enumerate(item.steps) if step.reward is not None]
+    if not known:
+        return
+    best, worst = max(known, key=lambda pair: pair[1]), min(known, key=lambda pair: pair[1])
+    st.markdown(
+        f"**{len(known):,} of {len(item.steps):,} steps have a reward**, {sum(value for _, value in known):+.3g} in "
+        f"all; the most in step {best[0]} ({best[1]:+.3g}), the least in step {worst[0]} ({worst[1]:+.3g})."
+        + (f" The first {MOST_STEPS} are drawn." if len(known) > MOST_STEPS else "")
+    )
+    st.vega_lite_chart(
+        rewards(known),
+        reward_chart(frame.theme(), last=known[:MOST_STEPS][-1][0], marked=marked),
+        key="reward-by-step",
+        width="stretch",
+        alt=f"Reward by step: {known[0][1]:+.3g} in step {known[0][0]}, {known[-1][1]:+.3g} in step {known[-1][0]}",
+    )
 
 
 def _marked(total: int) -> int | None:
@@ -185,94 +284,7 @@ def _marked(total: int) -> int | None:
     return None
 
 
-_AUTHORS = {
-    "person": ":material/person: person",
-    "agent": ":material/smart_toy: agent",
-    "tool": ":material/build: tool",
-    "harness": ":material/settings: harness",
-}
-
-
-def _step(index: int, step: Step, marked: bool) -> None:
-    with st.container(border=True, key=f"step-{index}"):
-        line = [f"**{index} · {_AUTHORS[step.author]}**"]
-        if marked:
-            line.insert(0, ":blue-badge[➤ THIS STEP]")
-        if step.role not in (step.author, {"agent": "assistant", "person": "user"}.get(step.author)):
-            line.append(f"logged as {plain(step.role)}")
-        if step.branch:
-            line.append(f"branch {plain(step.branch)}")
-        if step.reward is not None:
-            line.append(f"reward {step.reward:+.3g}")
-        if step.is_question:
-            line.append(":blue-badge[? ASKS]")
-        if step.truncated:
-            line.append(":orange-badge[✂ CUT OFF] at the length limit")
-        st.markdown(" · ".join(line))
-        if step.thinking:
-            with st.expander("Reasoning"):
-                _text(step.thinking)
-        if step.text:
-            _text(step.text)
-        for call in step.tool_calls[:PARTS]:
-            _call(call)
-        for edit in step.edits[:PARTS]:
-            _edit(edit)
-        for what, count in (("tool calls", len(step.tool_calls)), ("edits", len(step.edits))):
-            if count > PARTS:
-                st.caption(f"{count - PARTS:,} more {what} are in the record (JSON).")
-
-
-def _call(call: ToolCall) -> None:
-    if call.invalidity:
-        state = f":orange-badge[✖ INVALID: {call.invalidity.replace('_', ' ')}]"
-    elif call.outcome in FAILED:
-        state = f":orange-badge[✖ {call.outcome.replace('_', ' ')}]"
-    else:
-        state = ":green-badge[✔ ok]" if call.outcome == "ok" else f":gray-badge[○ {call.outcome.replace('_', ' ')}]"
-    code = "" if call.exit_code is None else f" · exit code {call.exit_code}"
-    st.markdown(f"Tool call {plain(call.name or 'without a name')} {state}{code}")
-    if call.problem:
-        _text(call.problem)
-    if call.arguments:
-        _code(call.arguments, "json")
-    if call.result:
-        st.caption("answered")
-        _code(call.result, None)
-
-
-def _edit(edit: Edit) -> None:
-    state = {"applied": ":green-badge[✔ applied]", "failed": ":orange-badge[✖ failed]"}.get(
-        edit.outcome, f":gray-badge[○ {edit.outcome}]"
-    )
-    sizes = ""
-    if edit.functions_before is not None and edit.functions_after is not None:
-        sizes = f" · functions {len(edit.functions_before)} → {len(edit.functions_after)}"
-    form = edit.form.replace("_", " ")
-    st.markdown(f"Edit of {plain(edit.path or 'an unnamed file')} {state} · {form}{sizes}")
-    if edit.text is not None:
-        # The whole edit as logged; hunks, where there are any, hold less of it.
-        _code(edit.text, "diff")
-        return
-    for hunk in edit.hunks[:PARTS]:
-        _code(diff_of(hunk.before, hunk.after), "diff")
-    if len(edit.hunks) > PARTS:
-        st.caption(f"{len(edit.hunks) - PARTS:,} more hunks are in the record (JSON).")
-
-
-def diff_of(before: str, after: str) -> str:
-    """A hunk as unified diff lines; the signs carry it, colours only help. Long texts are cut before they are compared.
-
-    difflib is quadratic at worst, so that two hostile texts could keep a page busy.
-    """
-    (before, left_before), (after, left_after) = shown(before), shown(after)
-    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))[2:]
-    if left_before or left_after:
-        lines.append(f"\\ {left_before:,} characters before and {left_after:,} after are not compared here")
-    return "\n".join(lines) if lines else "\\ no line differs"
-
-
-def _reaction(event: Feedback) -> None:
+def _reaction(event: Feedback, key: str) -> None:
     line = [f"**{event.author}: {event.kind.replace('_', ' ')}**"]
     if event.value is not None:
         line.append(f"{event.value:.3g}")
@@ -284,24 +296,11 @@ def _reaction(event: Feedback) -> None:
     line.append("time not known" if event.at is None else f"{event.at:%Y-%m-%d %H:%M:%S} UTC")
     st.markdown(" · ".join(line))
     if event.text:
-        _text(event.text)
+        _text(event.text, key)
 
 
-def _text(text: str) -> None:
-    body, left_out = shown(text)
-    st.text(body)
-    _left_out(left_out)
-
-
-def _code(text: str, language: str | None) -> None:
-    body, left_out = shown(text)
-    st.code(body, language=language, wrap_lines=True)
-    _left_out(left_out)
-
-
-def _left_out(count: int) -> None:
-    if count:
-        st.caption(f"✂ {count:,} more characters are in the record (JSON).")
+def _text(text: str, key: str) -> None:
+    steps.text(text, steps.FULL, key)
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:

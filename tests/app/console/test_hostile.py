@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from palomar.app import console
 from palomar.app.console.plain import MAX_SHOWN, plain, shown
-from palomar.app.console.views.reading import diff_of
+from palomar.app.console.views.steps import diff_of
 
 FOLDER = Path(console.__file__).parent
 SPAN = re.compile(r"(`+) .*? \1(?!`)")
