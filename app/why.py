@@ -22,7 +22,7 @@ from palomar.detectors.detector import View
 from palomar.detectors.excess import REQUESTS, Excess, excess
 from palomar.detectors.pressure import combined, cycle_pressures
 from palomar.detectors.reward_change import RewardChange, reward_change
-from palomar.detectors.runs import specs_of, view_of
+from palomar.detectors.runs import baseline_of, specs_of
 from palomar.detectors.slice_changes import SliceChange, slice_changes
 from palomar.detectors.survival import Step, curve
 from palomar.reward.charges import OUTCOME, REWARD
@@ -379,6 +379,6 @@ def _push(kind: str, row: Mapping[str, Any]) -> TermPush:
 
 
 def _view(observatory: Observatory, run_id: str, cycle: int, reference: Sequence[int]) -> View:
-    if reference:
-        return View.of(observatory.lake, cycle, reference=reference)
-    return view_of(observatory.lake, observatory.store, run_id, cycle)
+    """Without what the trainer reported of each update, which no split needs and which is slow to read."""
+    chosen = reference or baseline_of(observatory.store, run_id, cycle)
+    return View.of(observatory.lake, cycle, reference=chosen)
