@@ -41,7 +41,7 @@ LOOK_S = 0.5
 """How often a worker without work looks for some."""
 IDLE_S = 300.0
 """How long a worker of the console waits for more: to start one anew takes two seconds, to keep one 150 MB."""
-NICE = 10
+NICE = 5
 TRIALS = 3
 """Workers that end before they take a job until what waits is given up."""
 HOME_VARIABLE, STORE_VARIABLE = "PALOMAR_HOME", "PALOMAR_STORE"
@@ -223,14 +223,13 @@ class Runner:
                 self._child = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PALOMAR_HOME": str(self._home)}
+        # In the environment, since others could read arguments: the URL may hold a password.
+        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), HOME_VARIABLE: str(self._home)}
+        environment.pop(STORE_VARIABLE, None)
         if self._store_url is not None:
-            environment["PALOMAR_STORE"] = (
-                self._store_url
-            )  # not an argument, which others could read: it has a password
-        code = f"import os; os.nice({NICE}); from palomar.app.cli import main; main()"
+            environment[STORE_VARIABLE] = self._store_url
         return subprocess.Popen(
-            [sys.executable, "-c", code, "jobs", "work", "--idle", str(IDLE_S)],
+            [sys.executable, "-c", "from palomar.app.jobs import serve; serve()"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

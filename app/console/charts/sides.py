@@ -13,15 +13,16 @@ SIDES = ("now", "changed", "users' outcome")
 SHAPES = ("circle", "triangle-up", "diamond")
 SURE = 2.0
 """Standard errors beyond which a side is drawn as sure (a 95 % interval beside 0)."""
-FURTHEST = 12.0
-"""Standard errors at which the axis ends; what lies beyond is drawn at the edge, and its number said on hovering."""
+LINEAR = 3.0
+"""Standard errors up to which the axis is about linear; beyond it is logarithmic: some lie twenty times further."""
+TICKS = (-100, -30, -10, -3, 0, 3, 10, 30, 100)
 STEP = 30
 MOST = 40
 """Statistics on one chart: 160 marks."""
 _GREEN = {"light": "#009E73", "dark": "#5FD3B3"}
 
 DRAWN = pa.schema(
-    [("statistic", pa.string()), ("side", pa.string()), ("z", pa.float64()), ("at", pa.float64()),
+    [("statistic", pa.string()), ("side", pa.string()), ("z", pa.float64()),
      ("value", pa.float64()), ("low", pa.float64()), ("high", pa.float64()), ("n", pa.int64())]
 )  # fmt: skip
 
@@ -36,7 +37,6 @@ def drawn(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> pa.Ta
                 "statistic": titles[each["statistic"]],
                 "side": sides[each["kind"]],
                 "z": each["z"],
-                "at": max(-FURTHEST, min(FURTHEST, each["z"])),
                 **{name: each[name] for name in ("value", "low", "high", "n")},
             }
             for each in found
@@ -45,8 +45,9 @@ def drawn(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> pa.Ta
     )
 
 
-def push_sides(order: Sequence[str], theme: Theme) -> dict[str, Any]:
-    """The Vega-Lite specification; its data are `drawn`."""
+def push_sides(table: pa.Table, order: Sequence[str], theme: Theme) -> dict[str, Any]:
+    """The Vega-Lite specification; its data are `drawn`, of which the reach of the axis is taken."""
+    reach = 1.15 * max([abs(each) for each in table["z"].to_pylist()] + [2 * SURE])
     colours = [BLUE, ORANGE] if theme == "light" else [LIGHTER[BLUE], LIGHTER[ORANGE]]
     y = {
         "field": "statistic",
@@ -56,10 +57,11 @@ def push_sides(order: Sequence[str], theme: Theme) -> dict[str, Any]:
         "axis": {"labelLimit": 260, "ticks": False, "domain": False, "grid": True},
     }
     x = {
-        "field": "at",
+        "field": "z",
         "type": "quantitative",
-        "title": "← less of it      push, in standard errors      more of it →",
-        "scale": {"domain": [-FURTHEST, FURTHEST]},
+        "title": "← pushes less of it · in standard errors · pushes more of it →",
+        "scale": {"type": "symlog", "constant": LINEAR, "domain": [-reach, reach], "nice": False},
+        "axis": {"values": [each for each in TICKS if abs(each) <= reach]},
     }
     tip = [
         {"field": "statistic", "title": "statistic"},

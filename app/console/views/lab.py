@@ -12,8 +12,8 @@ from palomar.app import patching
 from palomar.app.console import acting, frame, working
 from palomar.app.console.links import link, registered
 from palomar.app.console.plain import plain, shown
-from palomar.app.console.tables import in_words, slice_words, title
-from palomar.app.console.telling import finding_words, incident_words, state_badge, utc, where
+from palomar.app.console.tables import slice_words, title
+from palomar.app.console.telling import finding_words, incident_words, state_badge, utc
 from palomar.app.console.views import lab_hand, lab_proposals, lab_replay
 from palomar.app.console.views.lab_hand import OWN, Change
 from palomar.app.lab import Lab
@@ -66,7 +66,9 @@ def _page(found: Lab, incident: int | None, finding: str | None) -> None:
     proposals = bench.answering(found.proposals, asked if isinstance(asked, Asked) else None)
     with frame.panel("Proposals"):
         search = _search(found, asked, incident, finding)
-        lab_proposals.cards(found, proposals, search, incident=incident, finding=finding)
+        if proposals or not isinstance(search, str):
+            done = None if isinstance(search, str) else search
+            lab_proposals.cards(found, proposals, done, incident=incident, finding=finding)
     st.subheader("One change")
     change: Change | None = None
     with frame.panel("One change"):
@@ -93,12 +95,14 @@ def _page(found: Lab, incident: int | None, finding: str | None) -> None:
 
 def _present(found: Lab) -> None:
     terms = sum(term.weight != 0 for term in found.spec.terms)
+    rules = len(found.spec.inclusion)
     since = "from the beginning" if found.since == 0 else f"since cycle {found.since}"
     last = found.last
     by = "" if last is None else f", by {plain(last.actor)} ({last.action})"
     st.markdown(
         f"**Reward {plain(found.spec.name)} {plain(found.present.version[:HASH])} is in force {since}**{by}: {terms} "
-        f"terms are paid, {len(found.spec.inclusion)} rules leave samples out. A change that is made now is in force "
+        f"terms are paid, {rules} rule{'' if rules == 1 else 's'} leave{'s' if rules == 1 else ''} "
+        f"samples out. A change that is made now is in force "
         f"from cycle {found.from_cycle} on; the cycle that is running is not touched."
     )
     wanted = st.query_params.get("base")
@@ -120,14 +124,10 @@ def _asked(asked: Asked | str | None, incident: int | None, finding: str | None)
         st.warning("**A patch answers nothing here.**", icon=":material/help:")
         st.code(shown(asked, 1_000)[0], language=None, wrap_lines=True)
     elif asked is not None and asked.targets is not None:
-        targets = "; ".join(_target(each.want, each.statistic, each.slice) for each in asked.targets)
+        targets = lab_proposals.targets_in_words([(each.want, *each.cell) for each in asked.targets])
         st.markdown(f"It asks for **{targets}**.")
         if asked.unaimed:
             st.caption(f"Not on the bench, and so not patched: {', '.join(map(plain, asked.unaimed))}.")
-
-
-def _target(want: int, statistic: str, slice_: str) -> str:
-    return f"{'less' if want < 0 else 'more'} {in_words(statistic)}{where(slice_)}"
 
 
 # -- searching -----------------------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ def _target(want: int, statistic: str, slice_: str) -> str:
 
 def _search(
     found: Lab, asked: Asked | str | None, incident: int | None, finding: str | None
-) -> lab_proposals.Search | None:
-    """The search that fits what is asked: what came of it, how far it is, or a button; None where nothing asks."""
+) -> lab_proposals.Search | str | None:
+    """The search that fits what is asked: what came of it, that it is under way, or None and a button to begin it."""
     store = frame.observatory().store
     if isinstance(asked, str):
         return None
@@ -159,7 +159,7 @@ def _search(
     job = bench.newest_job(store, "patch", {**arguments, "base": found.present.version})
     if job is not None and job.state in UNDER_WAY:
         working.following(job.job_id)
-        return None
+        return "under way"
     if job is not None and job.state == "failed":
         working.failed(job)
     cycles = found.cycles[-AHEAD:]

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
+import pandas as pd
 import streamlit as st
 
 from palomar.app.console.links import link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import badge
-from palomar.app.console.tables import in_words, unit
+from palomar.app.console.tables import in_words, slice_words, title, unit
 from palomar.app.console.telling import figure, utc, where
 from palomar.app.lab import Lab
 from palomar.data.store.records import Job, RewardProposal
 
 ABREAST = 3
 """Proposals beside each other; more are in the list below."""
-MOST_PRESSURES = 4
+NAMED = 3
+"""Targets and pressures that a line names."""
+MOST_REFUSED = 20
+SPELT_OUT = 1
+"""Targets that a card says in words; the others are in its table."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,11 @@ def cards(
     if search is None:
         st.caption(f"{len(proposals)} kept for the reward in force, made on cycle {proposals[0][0].cycle} or before.")
     about = {name: value for name, value in (("incident", incident), ("finding", finding)) if value is not None}
-    wanted = len(search.targets) if search is not None else None
     for number, (column, (each, _)) in enumerate(
         zip(st.columns(min(ABREAST, max(2, len(proposals)))), proposals, strict=False), start=1
     ):
         with column, st.container(border=True):
-            _card(number, each, wanted)
+            _card(number, each)
             link("Choose this one", "lab", ":material/arrow_downward:", patch=each.proposal_id, **about)
     if len(proposals) > ABREAST:
         st.caption(f"{len(proposals) - ABREAST} more are in the list below.")
@@ -88,10 +92,7 @@ def cards(
 
 def _searched(search: Search) -> None:
     rows = "" if search.num_rows is None else f" on {search.num_rows:,} interactions"
-    asked = "; ".join(
-        f"{'less' if each['want'] < 0 else 'more'} {in_words(each['statistic'])}{where(each['slice'])}"
-        for each in search.targets
-    )
+    asked = targets_in_words([(each["want"], each["statistic"], each["slice"]) for each in search.targets])
     if search.status == "proposed":
         count = len(search.proposals)
         st.markdown(
@@ -112,16 +113,33 @@ def _searched(search: Search) -> None:
         _refused(search)
 
 
+def targets_in_words(targets: Sequence[tuple[int, str, str]]) -> str:
+    """What is to be turned round, as Markdown; of many the first few, and how many more."""
+    told = [
+        f"{'less' if want < 0 else 'more'} {_small(in_words(statistic))}{where(slice_)}"
+        for want, statistic, slice_ in targets[:NAMED]
+    ]
+    more = f"; and {len(targets) - NAMED} more" if len(targets) > NAMED else ""
+    return "; ".join(told) + more
+
+
+def _small(words: str) -> str:
+    return words[:1].lower() + words[1:]
+
+
 def _refused(search: Search) -> None:
     """What stands in the way, in the words of the programme."""
     with st.expander(
         f"What cannot be done, and what stands in the way ({len(search.refused)})",
         expanded=search.status == "infeasible",
     ):
-        for each in search.refused:
+        for each in search.refused[:MOST_REFUSED]:
             st.text(f"{shown(each['change'], 200)[0]} cannot: {shown(each['target'], 200)[0]}")
             if each["conflict"]:
                 st.text("   together with: " + shown("; ".join(each["conflict"]), 600)[0])
+
+        if len(search.refused) > MOST_REFUSED:
+            st.caption(f"{len(search.refused) - MOST_REFUSED} more: `palomar patch --json` has all.")
 
 
 def named(proposal: RewardProposal) -> str:
@@ -129,13 +147,12 @@ def named(proposal: RewardProposal) -> str:
     return f"{proposal.title} ({proposal.proposal_id[:8]}, cycle {proposal.cycle})"
 
 
-def _card(number: int, proposal: RewardProposal, wanted: int | None) -> None:
+def _card(number: int, proposal: RewardProposal) -> None:
     detail = cast(Mapping[str, Any], proposal.detail)
     st.markdown(f"**{number}. {plain(proposal.title)}**")
     if "turned" in detail:
         turned, left = len(detail["turned"]), len(detail["unturned"])
-        state = "pass" if not left else "warn"
-        st.markdown(badge("pass" if state == "pass" else "warn", f"TURNS {turned} OF {turned + left}"))
+        st.markdown(badge("warn" if left else "pass", f"TURNS {turned} OF {turned + left}"))
     else:
         st.markdown(f"{badge('no_data', 'NOT ASKED')} by hand, by {plain(proposal.actor)}: a replay says what it does")
     st.text("\n".join(detail.get("changes") or ["nothing that is paid"]))
@@ -145,16 +162,20 @@ def _card(number: int, proposal: RewardProposal, wanted: int | None) -> None:
         st.markdown(f"Harm: {harm} of the pushed interactions with a good outcome are pushed no more.")
     if distance is not None:
         st.markdown(f"Size: the advantages change by **{100 * distance:.0f} %** of their size.")
-    for row in (detail.get("pressures") or [])[:MOST_PRESSURES]:
+    pressures, expected = detail.get("pressures") or [], detail.get("next_cycle") or []
+    for row in pressures[:SPELT_OUT]:
         st.markdown(
             f"{in_words(row['statistic'])}{where(row['slice'])}: {_interval(row['old'])} → **{_interval(row['new'])}**"
             f"; users {_interval(row['outcome'])}"
         )
-    _next_cycle(detail.get("next_cycle") or [])
-    if detail.get("unturned"):
-        st.caption(f"Not turned: {'; '.join(map(plain, detail['unturned']))}.")
-    if detail.get("lost"):
-        st.caption(f"▲ Was right, and is not sure any more: {', '.join(map(plain, detail['lost']))}.")
+    _next_cycle(expected)
+    if len(pressures) > SPELT_OUT:
+        with st.expander(f"All {len(pressures)} targets"):
+            _all_targets(pressures, expected, proposal.proposal_id)
+    for words, which in (("Not turned", "unturned"), ("▲ Was right, and is not sure any more", "lost")):
+        if told := detail.get(which):
+            more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+            st.caption(f"{words}: {'; '.join(map(plain, told[:NAMED]))}{more}.")
     less = detail.get("pushed_less") or []
     if less:
         told = ", ".join(
@@ -165,6 +186,37 @@ def _card(number: int, proposal: RewardProposal, wanted: int | None) -> None:
         st.code(shown(str(detail.get("diff") or ""), 6_000)[0], language="diff")
 
 
+def _all_targets(
+    pressures: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]], proposal_id: str
+) -> None:
+    """Each with what pushes it now and then, beside users' outcome, and the level that the next cycle is to have."""
+    rows = {(each["reward"], each["statistic"], each["slice"]): each for each in expected}
+    number = st.column_config.NumberColumn(format="%+.3g")
+
+    def value(row: Mapping[str, Any] | None) -> float | None:
+        return None if row is None else row["value"]
+
+    st.dataframe(
+        pd.DataFrame(
+            {
+                "statistic": [title(each["statistic"]) for each in pressures],
+                "where": [slice_words(each["slice"]) for each in pressures],
+                "push now": [value(each["old"]) for each in pressures],
+                "then": [value(each["new"]) for each in pressures],
+                "users": [value(each["outcome"]) for each in pressures],
+                "next cycle now": [value(rows.get(("old", each["statistic"], each["slice"]))) for each in pressures],
+                "next cycle then": [value(rows.get(("new", each["statistic"], each["slice"]))) for each in pressures],
+            }
+        ),
+        hide_index=True,
+        placeholder="–",
+        key=f"targets-{proposal_id}",
+        alt="Pressure on each target, now and under this change, beside users' outcome",
+        column_config=dict.fromkeys(("push now", "then", "users"), number)
+        | {f"next cycle {name}": st.column_config.NumberColumn(format="%.3g") for name in ("now", "then")},
+    )
+
+
 def _behaviour(row: Mapping[str, Any]) -> str:
     return plain(str(row["behaviour"]).replace("_", " "))
 
@@ -173,7 +225,7 @@ def _next_cycle(expected: Sequence[Mapping[str, Any]]) -> None:
     """What each target is expected to be, under the present reward and under this one."""
     rows = {(each["reward"], each["statistic"], each["slice"]): each for each in expected}
     cells = list(dict.fromkeys((each["statistic"], each["slice"]) for each in expected))
-    for statistic, slice_ in cells[:MOST_PRESSURES]:
+    for statistic, slice_ in cells[:SPELT_OUT]:
         old, new = rows["old", statistic, slice_], rows["new", statistic, slice_]
         level = "" if old["level"] is None else f" (now {figure(old['level'], unit(statistic))})"
         st.markdown(

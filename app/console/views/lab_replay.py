@@ -15,7 +15,7 @@ from palomar.app.console.charts.sides import MOST, drawn, push_sides
 from palomar.app.console.links import address
 from palomar.app.console.plain import plain
 from palomar.app.console.states import badge
-from palomar.app.console.tables import slice_words, title
+from palomar.app.console.tables import in_words, slice_words, title
 from palomar.app.console.telling import utc
 from palomar.app.console.views.lab_hand import Change
 from palomar.app.lab import Lab
@@ -158,11 +158,12 @@ def _pressures(result: Result, slice_: str) -> None:
         (name for name in names if any(cells.get((name, kind), {}).get("z") is not None for kind in ("old", "new"))),
         key=lambda name: -abs(cells.get((name, "old"), {}).get("z") or 0.0),
     )[:MOST]
-    titles = {name: title(name) for name in names}
+    titles = {name: title(name).replace("_", " ") for name in names}
     chosen = [each for each in rows if each["statistic"] in order]
+    table = drawn(chosen, titles)
     st.vega_lite_chart(
-        drawn(chosen, titles),
-        push_sides([titles[name] for name in order], frame.theme()),
+        table,
+        push_sides(table, [titles[name] for name in order], frame.theme()),
         key=f"sides-{slice_}",
         width="stretch",
     )
@@ -171,7 +172,7 @@ def _pressures(result: Result, slice_: str) -> None:
     )
     missing = [name for name in names if name not in order]
     if missing:
-        st.caption(f"NO DATA: {', '.join(plain(title(name)) for name in missing)}.")
+        st.caption(f"NO DATA: {', '.join(in_words(name) for name in missing)}.")
 
 
 def _side(row: Mapping[str, Any] | None) -> int:
