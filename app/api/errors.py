@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
@@ -34,6 +34,24 @@ _CODES = {
     500: "internal",
     503: "unavailable",
 }
+SHAPE: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "additionalProperties": False,
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "where"],
+            "additionalProperties": False,
+            "properties": {
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "where": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            },
+        }
+    },
+}
+"""JSON schema of every refusal."""
 _MESSAGES = {404: "there is nothing here", 405: "this address does not take that method"}
 
 
@@ -59,10 +77,8 @@ def later(message: str, *, code: str, seconds: float = RETRY_S, status: int = 50
     return Refusal(status, message, code=code, headers={"Retry-After": str(max(1, round(seconds + 0.5)))})
 
 
-class PlainJson(Response):
+class PlainJson(JSONResponse):
     """JSON as the command line prints it."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """The bytes."""

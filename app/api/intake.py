@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import resources
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -17,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from palomar.app.api.access import Ingests, Served
 from palomar.app.api.errors import PlainJson, later
-from palomar.app.api.limits import body_of, records_of, unpacked
+from palomar.app.api.limits import Limits, body_of, records_of, unpacked
 from palomar.app.api.state import Api
 from palomar.app.ingesting import note_refused
 from palomar.data.ingest import ingest_records
@@ -54,10 +55,40 @@ _ANSWER = {
         }
     ],
 }
+_COUNT = {"type": "integer", "minimum": 0}
+_TEXT_OR_NULL = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+_ANSWERS: dict[str, Any] = {
+    "type": "object",
+    "required": ["records", "stored", "new", "known", "refused"],
+    "additionalProperties": False,
+    "properties": {
+        **dict.fromkeys(("records", "stored", "new", "known"), _COUNT),
+        "refused": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["index", "id", "kind", "problem", "where", "content_id"],
+                "properties": {
+                    "index": _COUNT,
+                    **{name: {"type": "string"} for name in ("kind", "problem", "content_id")},
+                    **dict.fromkeys(("id", "where"), _TEXT_OR_NULL),
+                },
+            },
+        },
+    },
+}
 
 
-def _documented(example: dict[str, Any]) -> dict[str, Any]:
-    array = {"type": "array", "items": {"type": "object"}}
+def record_schemas() -> dict[str, Any]:
+    """JSON schemas of the records, by name, as the published description has them among its components."""
+    text = (resources.files("palomar.data.sources") / "palomar.schema.json").read_text(encoding="utf-8")
+    parts: dict[str, Any] = json.loads(text.replace("#/$defs/", "#/components/schemas/"))["$defs"]
+    return parts
+
+
+def _documented(example: dict[str, Any], record: str) -> dict[str, Any]:
+    items = {"$ref": f"#/components/schemas/{record}"}
+    array = {"type": "array", "items": items, "minItems": 1, "maxItems": Limits().records}
     content = {
         "application/json": {"schema": array, "example": [example]},
         "application/x-ndjson": {"schema": {"type": "string"}, "example": json.dumps(example) + "\n"},
@@ -66,17 +97,20 @@ def _documented(example: dict[str, Any]) -> dict[str, Any]:
 
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "What became of each record.", "content": {"application/json": {"example": _ANSWER}}}
+    200: {
+        "description": "What became of each record.",
+        "content": {"application/json": {"schema": _ANSWERS, "example": _ANSWER}},
+    }
 }
 
 
-@router.post("/v1/interactions", openapi_extra=_documented(INTERACTION), responses=_RESPONSES)
+@router.post("/v1/interactions", openapi_extra=_documented(INTERACTION, "Interaction"), responses=_RESPONSES)
 async def interactions(request: Request, api: Served, token: Ingests) -> Response:
     """Take in interactions: an array or JSON Lines of Palomar's own format, gzip or not."""
     return await _take(request, api, token.name, "interactions")
 
 
-@router.post("/v1/feedback", openapi_extra=_documented(FEEDBACK), responses=_RESPONSES)
+@router.post("/v1/feedback", openapi_extra=_documented(FEEDBACK, "LateFeedback"), responses=_RESPONSES)
 async def feedback(request: Request, api: Served, token: Ingests) -> Response:
     """Take in reactions that came after their interactions."""
     return await _take(request, api, token.name, "feedback")

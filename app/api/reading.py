@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 
 from palomar import __version__
 from palomar.app.api.access import Administers, Reads, Served
@@ -24,7 +24,18 @@ Number = Annotated[int, Path(ge=0, lt=2**31)]
 Newest = Annotated[int, Query(ge=1, le=1000)]
 
 
-@router.get("/v1/health", tags=["health"])
+_HEALTH: dict[str, Any] = {
+    "type": "object",
+    "required": ["status", "version", "store", "lake"],
+    "properties": {"status": {"enum": ["ok", "unavailable"]}, "version": {"type": "string"}},
+}
+_STANDS: dict[int | str, dict[str, Any]] = {
+    status: {"description": words, "content": {"application/json": {"schema": _HEALTH}}}
+    for status, words in ((200, "Both answer."), (503, "One does not."))
+}
+
+
+@router.get("/v1/health", tags=["health"], responses=_STANDS)
 def health(api: Served) -> Response:
     """Say whether store and lake answer; without a token. 503 where one does not."""
     try:
@@ -157,7 +168,7 @@ def audit_log(api: Served, _: Administers, newest: Newest = 50) -> Response:
     return PlainJson({"head": str(api.store.audit_log.head()), "entries": [asdict(each) for each in entries]})
 
 
-@router.get("/metrics", tags=["health"])
+@router.get("/metrics", tags=["health"], response_class=PlainTextResponse)
 def metrics(api: Served, _: Reads) -> Response:
     """Give figures for Prometheus."""
     return Response(api.meter.text(api.store, api.run()), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,7 +39,7 @@ def create_app(api: Api) -> FastAPI:
         if api.deriving is not None:
             api.deriving.end()
 
-    refusal = {"description": "Refused.", "content": {"application/json": {"example": _ERROR}}}
+    refusal = {"description": "Refused.", "content": {"application/json": {"schema": errors.SHAPE, "example": _ERROR}}}
     app = FastAPI(
         title="Palomar",
         version=__version__,
@@ -47,7 +48,7 @@ def create_app(api: Api) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         default_response_class=errors.PlainJson,
-        responses=dict.fromkeys((400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503), refusal),
+        responses=dict.fromkeys((400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503), refusal),
         redirect_slashes=False,
     )
     app.state.api = api
@@ -55,6 +56,14 @@ def create_app(api: Api) -> FastAPI:
     for part in (intake, deciding, reading):
         app.include_router(part.router)
     app.add_middleware(_Surround, api=api)
+    describe = app.openapi
+
+    def described() -> dict[str, Any]:
+        said = describe()
+        said["components"]["schemas"].update(intake.record_schemas())
+        return said
+
+    app.openapi = described  # type: ignore[method-assign]
     return app
 
 

@@ -169,6 +169,8 @@ def test_a_block_stands_whatever_its_age_until_a_later_decision_about_the_same(p
     assert source.read("c12").word == "block"
     write(path, sequence=4)  # an older file was put back
     assert source.read("c12").word == "block"
+    write(path, sequence=5)  # the same number with another word
+    assert source.read("c12").word == "block"
     write(path, sequence=7)
     assert source.read("c12").promoted
 
