@@ -47,6 +47,7 @@ from palomar.app.cli import (
     reward,
     run,
     scan,
+    seed,
     serve,
     settings,
     show,
@@ -92,6 +93,7 @@ for module in (
     serve,
     compact,
     bench,
+    seed,
     rebuild,
 ):
     module.register(app)

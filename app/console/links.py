@@ -37,7 +37,7 @@ SECTIONS: Mapping[str, Mapping[Page, str]] = {
         "trajectory": "Trajectory",
     },
     "Act": {"lab": "Reward lab", "gate": "Gate", "incidents": "Incidents", "experiments": "Experiments"},
-    "Trust": {"health": "Data health", "audit": "Audit"},
+    "Trust": {"health": "Data health", "audit": "Audit", "settings": "Settings"},
 }
 """Titles of the pages by section, in the order of the sidebar; each lies in ``views/<page>.py``."""
 CARRIED = ("run",)
