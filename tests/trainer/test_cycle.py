@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from palomar.app.gating import replay
 from palomar.app.loop import open_loop, run_to
 from palomar.data.errors import LedgerError
 from palomar.data.lake import Lake
@@ -21,6 +23,7 @@ from palomar.detectors.pressure import pressures
 from palomar.reward import versions
 from palomar.reward.spec import version
 from palomar.trainer import cycle as stages
+from palomar.trainer.gate_policy import read_policy
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
 SPEC = importlib.util.spec_from_file_location("killed_runs", SCRIPT)
@@ -62,8 +65,19 @@ def told(home: Path) -> dict[str, Any]:
                 for item in store.checkpoints.read("killed")
             ],
             "decisions": [
-                (item.cycle, item.candidate, item.verdict, item.reasons, item.evidence)
+                (item.sequence, item.cycle, item.candidate, item.verdict, item.kind, item.reasons, item.evidence)
                 for item in store.decisions.latest("killed", count=9)
+            ],
+            "decision file": {
+                key: value
+                for key, value in json.loads((home / "decision.json").read_text("utf-8")).items()
+                if not key.endswith("_at")
+            },
+            "incidents": [(each.number, each.title, each.state) for each in store.incidents.read("killed")],
+            "acts": [
+                (each.actor, each.action, each.subject, each.reason)
+                for each in store.audit_log.read()
+                if each.action.startswith(("incident.", "gate.", "checkpoint."))
             ],
             "rewards": [
                 (item.version, item.parent, item.text, item.reason, item.actor) for item in store.rewards.read()
@@ -180,5 +194,55 @@ def test_a_guarded_run_patches_before_it_trains_and_a_kill_at_any_moment_changes
     assert {item[1] for item in whole["rewards"]} == {None, change[3]}
     kills = run(tmp_path / "killed", "response", "guarded")
     assert kills == len(killed_runs.RESPONSE)
+    for part, expected in told(tmp_path / "killed").items():
+        assert expected == whole[part], part
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+def test_a_run_that_the_promotion_gate_decides_on_decides_the_same_whenever_it_is_killed(tmp_path: Path) -> None:
+    assert run(tmp_path / "whole", "never", "gated") == 0
+    whole = told(tmp_path / "whole")
+    assert [item[3] for item in whole["decisions"]] == ["promote", "promote"]
+    assert whole["decision file"]["sequence"] == 2
+    with Store.open(None, tmp_path / "whole") as store:
+        first, _ = sorted(store.decisions.latest("killed", count=9), key=lambda item: item.sequence)
+        # All that the rule was given is kept, and asked again it says the same.
+        again = replay(store, first.decision_id)
+        assert not isinstance(again, str)
+        assert again.differences == ()
+        assert (first.kind, first.policy) == ("neutral", read_policy(str(killed_runs.POLICY)).policy.version)
+    kills = run(tmp_path / "killed", "decision", "gated")
+    assert kills == len(killed_runs.DECISION["gated"])
+    for part, expected in told(tmp_path / "killed").items():
+        assert expected == whole[part], part
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+def test_a_champion_that_is_blocked_while_it_serves_is_taken_back_once_whenever_the_run_is_killed(
+    tmp_path: Path,
+) -> None:
+    assert run(tmp_path / "whole", "never", "fallen") == 0
+    whole = told(tmp_path / "whole")
+    base, first, second = whole["checkpoints"]
+    assert (base[1], first[1], second[1]) == ("promoted", "rolled_back", "superseded")
+    (incident,) = whole["incidents"]
+    assert incident[1:] == (f"champion taken back: {first[0]}", "open")
+    assert [act[:3] for act in whole["acts"][1:]] == [
+        ("ada", "gate.block", f"candidate:{first[0]}"),
+        ("palomar run", "gate.hold", f"candidate:{second[0]}"),
+        ("palomar run", "checkpoint.roll_back", f"candidate:{first[0]}"),
+        ("palomar", "incident.open", "incident:1"),
+        ("palomar run", "incident.action", "incident:1"),
+    ]
+    assert whole["acts"][3][3] == "killed:2: rollback, deteriorated:edits"
+    decided, deployed = [
+        detail for cycle, stage, detail in whole["stages"] if cycle == 1 and stage in ("decide", "deploy")
+    ]
+    assert decided["reasons"] == ["champion_taken_back"]
+    assert deployed == {"serving": base[0]}
+    kills = run(tmp_path / "killed", "decision", "fallen")
+    assert kills == len(killed_runs.DECISION["fallen"])
     for part, expected in told(tmp_path / "killed").items():
         assert expected == whole[part], part
