@@ -33,6 +33,8 @@ _USERINFO = re.compile(r"(?<=://)[^/@\s]+:[^/@\s]*(?=@)")
 _QUERY_SECRET = re.compile(r"(?i)([?&][^=&\s]*(?:pass|secret|token|key)[^=&\s]*=)[^&\s]+")
 SIZES_FOR_S = 60
 """How long a size is told before it is counted anew: a large home has thousands of files."""
+STATED = ("RATE", "BUDGET", "BY_LOT", "TOLERANCE", "DISCOVERY")
+"""Constants of detectors' files that their words on errors name; the numbers are put in their place."""
 TABLES = ("interactions", "feedback", "observations", "samples", "derived")
 """Folders of the lake whose size is told."""
 
@@ -252,13 +254,7 @@ def detectors_in(path: Path, source: str) -> list[DetectorFile]:
     """
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     about = ast.get_docstring(tree) or ""
-    constants = {
-        target.id: node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    constants = _constants(tree) | _imported(tree, path)
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef):
@@ -274,6 +270,30 @@ def detectors_in(path: Path, source: str) -> list[DetectorFile]:
             )
             if isinstance(name, str):
                 found.append(DetectorFile(name, source, _first(about), _filled(errors_of(about), constants), costly))
+    return found
+
+
+def _constants(tree: ast.Module) -> dict[str, object]:
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _imported(tree: ast.Module, path: Path) -> dict[str, object]:
+    """Constants that come from a module beside the file or one folder up."""
+    found: dict[str, object] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ImportFrom) or node.module is None:
+            continue
+        name = f"{node.module.rpartition('.')[2]}.py"
+        for other in (path.parent / name, path.parent.parent / name):
+            if other.is_file() and (wanted := {each.name for each in node.names} & set(STATED)):
+                known = _constants(ast.parse(other.read_text(encoding="utf-8")))
+                found |= {each: known[each] for each in wanted & known.keys()}
     return found
 
 
@@ -298,7 +318,7 @@ def _filled(words: str, constants: Mapping[str, object]) -> str:
     """Words with the numbers in place of the names of constants of the same file."""
 
     def number(match: re.Match[str]) -> str:
-        value = constants.get(match[1])
+        value = constants.get(match[1]) if match[1] in STATED else None
         return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else match[0]
 
     return re.sub(r"`([A-Z][A-Z_]+)`", number, words)
