@@ -20,7 +20,6 @@ from palomar.data.store.records import (
     Cycle,
     Decision,
     Incident,
-    RewardChange,
     Run,
     Silence,
     StoredFinding,
@@ -157,27 +156,33 @@ class Timeline:
     """All that happened, by cycle."""
 
     moments: tuple[Moment, ...]
-    changes: tuple[RewardChange, ...]
-    """Why the reward changed, where that is kept."""
 
 
-def timeline(store: Store, run_id: str, gate: Mapping[int, str], newest: int | None = None) -> Timeline:
-    """What happened by cycle. ``gate``: the gate's word by cycle; ``newest``: only so many cycles."""
-    records = store.cycles.read(run_id, newest=newest)
-    verdicts = {each.cycle: each.verdict for each in store.verdicts.read(run_id, newest=newest)}
+def timeline(store: Store, run_id: str) -> Timeline:
+    """What happened in all cycles of a run."""
+    records = store.cycles.read(run_id)
+    gate = store.decisions.words(run_id)
+    verdicts = {each.cycle: each.verdict for each in store.verdicts.read(run_id)}
     opened: dict[int, list[int]] = {}
     for incident in store.incidents.read(run_id):
         opened.setdefault(incident.opened_cycle, []).append(incident.number)
     before = [None, *records[:-1]]
-    moments = [
-        Moment(
-            cycle=record.cycle,
-            verdict=verdicts.get(record.cycle),
-            gate=gate.get(record.cycle, "pending"),
-            reward=record.reward_version,
-            changed=last is not None and last.reward_version != record.reward_version,
-            opened=tuple(opened.get(record.cycle, ())),
+    return Timeline(
+        tuple(
+            Moment(
+                cycle=record.cycle,
+                verdict=verdicts.get(record.cycle),
+                gate=gate.get(record.cycle) or gate_word(record),
+                reward=record.reward_version,
+                changed=last is not None and last.reward_version != record.reward_version,
+                opened=tuple(opened.get(record.cycle, ())),
+            )
+            for last, record in zip(before, records, strict=True)
         )
-        for last, record in zip(before, records, strict=True)
-    ]
-    return Timeline(tuple(moments), tuple(store.rewards.changes(run_id)))
+    )
+
+
+def gate_word(record: Cycle) -> str:
+    """What the cycle's own stage says where no decision is kept; ``pending`` before it."""
+    decided = next((stage for stage in record.stages if stage.stage == "decide"), None)
+    return "pending" if decided is None else str(decided.detail.get("verdict", "pending"))

@@ -177,14 +177,17 @@ class Observatory:
         runs = self.store.runs.read()
         return runs[0] if runs else None
 
-    def cycles(self, run_id: str, *, newest: int | None = None, figures: bool = True) -> list[CycleView]:
-        """The run's cycles with their decisions and main figures (unless they are not asked for), oldest first."""
+    def cycles(
+        self, run_id: str, *, newest: int | None = None, figures: Collection[str] | None = None
+    ) -> list[CycleView]:
+        """The run's cycles with their decisions and figures, oldest first. ``figures``: only these; None = all."""
         records = self.store.cycles.read(run_id, newest=newest)
         decisions = {item.cycle: item for item in self.store.decisions.latest(run_id, count=max(1, len(records)))}
         known: dict[int, dict[str, Statistic]] = {}
-        if records and figures:
+        if records and (figures is None or figures):
             span = range(records[0].cycle, records[-1].cycle + 1)
-            for point in self.store.statistics.series(run_id, slices=[ALL], cycles=span):
+            names = None if figures is None else sorted(figures)
+            for point in self.store.statistics.series(run_id, statistics=names, slices=[ALL], cycles=span):
                 known.setdefault(point.cycle, {})[point.statistic] = point
         return [
             CycleView(
@@ -202,6 +205,10 @@ class Observatory:
     ) -> list[Statistic]:
         """Points by statistic, slice and cycle."""
         return self.store.statistics.series(run_id, statistics=statistics, slices=slices)
+
+    def measured_cycles(self, run_id: str) -> int:
+        """How many cycles of the run have statistics."""
+        return len({point.cycle for point in self._watched(run_id)})
 
     def departures(self, run_id: str) -> list[Departure]:
         """Watched series that have left the level of the run's first cycles, on whichever side; by first cycle."""

@@ -197,7 +197,7 @@ def strip() -> None:
     """What every page says first: how far the run is, the worst open alarm, the gate's word, the age of the data."""
     try:
         found = run()
-        views = [] if found is None else observatory().cycles(found.run_id, newest=RECENT, figures=False)
+        views = [] if found is None else observatory().cycles(found.run_id, newest=RECENT, figures=())
         now = None if found is None else how_it_stands(observatory().store, found)
     except PalomarError:
         observatory().reopen()

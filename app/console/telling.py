@@ -83,9 +83,12 @@ def finding_words(finding: Finding) -> str:
 
 def reading_words(finding: Finding) -> str:
     """What it means, in a few words."""
-    if finding.reading is None:
-        return f"seen by {plain(finding.detector)}"
-    return f"{READINGS[finding.reading]}: {_BECAUSE[finding.reading]}"
+    return because(finding) if finding.reading is None else f"{READINGS[finding.reading]}: {because(finding)}"
+
+
+def because(finding: Finding) -> str:
+    """Why it is read so; of what was not read: who saw it."""
+    return f"seen by {plain(finding.detector)}" if finding.reading is None else _BECAUSE[finding.reading]
 
 
 def about(finding: Finding) -> str:

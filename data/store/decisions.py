@@ -140,6 +140,18 @@ class Decisions:
         query = query.order_by(model.sequence)
         return self._database.read(lambda connection: [_read(row) for row in connection.execute(query)])
 
+    def words(self, run_id: str) -> dict[int, Verdict]:
+        """By cycle: what stands about the candidate that it trained; without the evidence, for pictures of a run."""
+        model = models.Decision
+        numbers = (
+            select(func.max(model.sequence))
+            .where(model.run_id == run_id, _in_force(datetime.now(UTC)))
+            .group_by(model.candidate)
+        )
+        query = select(model.cycle, model.verdict).where(model.run_id == run_id, model.sequence.in_(numbers))
+        query = query.order_by(model.sequence)
+        return self._database.read(lambda connection: {row.cycle: row.verdict for row in connection.execute(query)})
+
     def latest(self, run_id: str, *, count: int) -> list[Decision]:
         """What stands of the run's last ``count`` candidates, newest cycle first."""
         model = models.Decision

@@ -19,6 +19,7 @@ from palomar.app.console.states import badge
 from palomar.app.console.tables import in_words
 from palomar.app.console.telling import (
     about,
+    because,
     cause_words,
     figure,
     finding_words,
@@ -140,11 +141,11 @@ def _badges(of: Alarm) -> list[str]:
     if of.incident is None:
         state = badge("no_data", "NO INCIDENT")
         severity = {"blocks": ("fail", "BLOCKS"), "warns": ("warn", "WARNS")}.get(of.finding.severity)
-        parts = [badge("pass", "NOTE") if severity is None else badge(*severity), state]  # type: ignore[arg-type]
+        parts = ["**Finding**", badge("pass", "NOTE") if severity is None else badge(*severity), state]  # type: ignore[arg-type]
     else:
         owner = of.incident.assignee
         held = badge("no_data", "NOBODY HAS IT") if owner is None else f"{badge('pass', 'OWNER')} {plain(owner, 40)}"
-        parts = [severity_badge(of.incident), state_badge(of.incident), held]
+        parts = [f"**Alarm {of.incident.number}**", severity_badge(of.incident), state_badge(of.incident), held]
     if of.trust == "trusted":
         parts.append(badge("pass", "DATA: NO FAULT"))
     else:
@@ -157,8 +158,9 @@ def _badges(of: Alarm) -> list[str]:
 
 def alarm_words(of: Alarm, cycle: int, finding: Finding) -> str:
     """The alarm in a sentence with numbers, as Markdown."""
-    title = "" if of.incident is None else f"{incident_words(of.incident).capitalize()}. "
-    said = f"{title}{finding_words(finding)}; now cycle {cycle}. {reading_words(finding).capitalize()}"
+    title = "" if of.incident is None else f"{_capital(incident_words(of.incident))}. "
+    meaning = because(finding) if of.incident is not None else reading_words(finding)
+    said = f"{title}{finding_words(finding)}; now cycle {cycle}. {_capital(meaning)}"
     if of.cause is not None:
         said += f"; most through {cause_words(finding.causes[0] if finding.causes else of.cause)}"
     said += "."
@@ -170,6 +172,10 @@ def alarm_words(of: Alarm, cycle: int, finding: Finding) -> str:
     if of.silence is not None:
         said += f" {silence_words(of.silence)}."
     return said
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _chart(run: Run, of: Alarm, finding: Finding) -> None:
@@ -326,7 +332,8 @@ def _actions(of: Alarm) -> None:
     """The bar below: keys for what can be taken back, reasons for what decides."""
     with st.bottom, st.container(horizontal=True, vertical_alignment="bottom", key="actions"):
         if of.incident is not None and of.incident.state == "open":
-            _acknowledge(of)
+            with st.container(width="content"):
+                _acknowledge(of)
         if st.button("Examples", key="examples", shortcut="e", disabled=not registered("examples")):
             go("examples", alarm=of.id)
         if of.incident is not None:
@@ -413,7 +420,8 @@ def _votes(of: Alarm) -> None:
     words: tuple[tuple[Vote, str], ...] = (("useful", "Useful"), ("not_useful", "Not useful"))
     for vote, label in words:
         key = f"vote-{vote}-{number}"
-        act = acting.form(key, f"{label} ✓" if vote in own else label, reason=None)
+        with st.container(width="content"):
+            act = acting.form(key, f"{label} ✓" if vote in own else label, reason=None)
         if act is not None:
             with acting.doing(key, f"Noted: this alarm was {vote.replace('_', ' ')}; it counts for its detectors."):
                 frame.observatory().store.incidents.vote(number, vote, actor=act.actor, token=act.token)

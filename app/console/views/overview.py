@@ -8,17 +8,21 @@ import pandas as pd
 import streamlit as st
 
 from palomar.app.console import frame
-from palomar.app.console.charts.base import BLUE, ORANGE
-from palomar.app.console.charts.control import Panel, control_series, drawn, said
+from palomar.app.console.charts.timeline import rows, said, timeline_chart
 from palomar.app.console.links import address, link
+from palomar.app.console.plain import plain
+from palomar.app.console.states import OF_VERDICT, words
 from palomar.app.console.tables import in_words, points_table, slice_in_words
+from palomar.app.console.telling import finding_words, incident_words, reading_words, severity_badge, state_badge
+from palomar.app.now import Now, Timeline, standing, timeline
 from palomar.app.service import HACKS, OUTCOME_DOWN, REWARD_UP, CycleView, SourceCount, Watch, definition
 from palomar.data.slices import ALL
 from palomar.data.store.records import Run, Statistic
 from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure
 
-LANES = (("training_reward_mean", BLUE), ("outcome_mean", ORANGE))
+LANES = ("training_reward_mean", "outcome_mean")
 TABLE_CYCLES = 40
+MOST_ALARMS = 3
 COLUMNS = {
     "training_reward_mean": "training reward",
     "outcome_mean": "users' outcome",
@@ -43,7 +47,7 @@ def page() -> None:
 
 def _run(run: Run) -> None:
     observatory = frame.observatory()
-    views = observatory.cycles(run.run_id)
+    views = observatory.cycles(run.run_id, newest=TABLE_CYCLES, figures=COLUMNS)
     if not any(view.figures for view in views):
         st.info(
             "**The first cycle is being collected.** Its statistics come when it is distilled; this page then fills by "
@@ -51,11 +55,34 @@ def _run(run: Run) -> None:
             icon=":material/hourglass_top:",
         )
         return
-    measured = sum(bool(view.figures) for view in views)
+    now = standing(observatory.store, run)
+    if now.word == "unchecked":
+        _first_look(run)
+    else:
+        _answer(now)
+        _alarms(now)
+    happened = timeline(observatory.store, run.run_id)
+    with frame.panel("Timeline"):
+        _timeline(run, happened)
+    if now.word != "unchecked" and st.toggle("First look at the watched series", key="first-look"):
+        with frame.panel("First look"):
+            _first_look(run)
+    _cycles(views, happened)
+    frame.footer(
+        "overview",
+        same=["stats"],
+        csv=lambda: cycles_table(list(reversed(observatory.cycles(run.run_id, figures=COLUMNS))), happened),
+        run=run.run_id,
+    )
+
+
+def _first_look(run: Run) -> None:
+    """What has left the level of the first cycles: for a run that was not checked."""
+    observatory = frame.observatory()
     moved = observatory.departures(run.run_id)
     seen = observatory.seen(run.run_id, moved)
     assessed = observatory.assessed(run.run_id)
-    _headline(seen, assessed, measured)
+    _headline(seen, assessed, observatory.measured_cycles(run.run_id))
     for name in HACKS:
         _hack(name, seen[name], name in assessed)
     other = [item for item in moved if item not in seen.values()]
@@ -63,8 +90,98 @@ def _run(run: Run) -> None:
         st.markdown("Also away from the level of the first cycles:")
         for item in other:
             _row(":orange-badge[▲ UP]" if item.direction == "up" else ":orange-badge[▼ DOWN]", sentence(item), item)
-    _lanes(run)
-    _cycles(views)
+
+
+def _answer(now: Now) -> None:
+    """Is anything wrong now? One sentence, from what is kept."""
+    show, icon = {
+        "wrong": (st.error, ":material/error:"),
+        "doubt": (st.warning, ":material/help:"),
+        "look": (st.warning, ":material/warning:"),
+    }.get(now.word, (st.success, ":material/check_circle:"))
+    show(answer(now), icon=icon)
+
+
+def answer(now: Now) -> str:
+    """The answer as Markdown."""
+    verdict, open_ = now.verdict, len(now.alarms)
+    blocking = sum(each.blocks and each.state != "mitigated" for each in now.alarms)
+    unseen = sum(each.state == "open" for each in now.alarms)
+    alarms = f"{open_} alarm{'' if open_ == 1 else 's'} {'is' if open_ == 1 else 'are'} open" if open_ else ""
+    if unseen:
+        alarms += f", {unseen} not acknowledged"
+    if verdict is None:
+        return f"**No cycle was checked, and {alarms}.**"
+    cycle = f"cycle {verdict.cycle}"
+    if verdict.verdict == "block":
+        text = f"**Yes, something is wrong: {cycle} is blocked**" + (f"; {alarms}." if alarms else ".")
+    elif blocking:
+        text = f"**Yes: {alarms}**, though the check of {cycle} says {verdict.verdict.replace('_', ' ')}."
+    elif verdict.verdict == "not_assessable":
+        text = f"**Cannot be said: {cycle} could not be judged**" + (f"; {alarms}." if alarms else ".")
+    elif verdict.verdict == "warn":
+        text = f"**Nothing that blocks; somebody should look: {cycle} has warnings**" + (
+            f"; {alarms}." if alarms else "."
+        )
+    elif alarms:
+        text = f"**{cycle.capitalize()} passes; {alarms}.**"
+    else:
+        text = f"**No. {cycle.capitalize()} was checked and passes**, and no alarm is open."
+    if now.lead is not None:
+        text += f" First: {finding_words(now.lead.finding)}; {reading_words(now.lead.finding)}."
+    elif verdict.verdict != "pass":
+        text += f" The check says: {plain(verdict.sentence, 240)}."
+    behind = None if now.data.cycle is None else now.data.cycle - verdict.cycle
+    if behind:
+        text += f" {behind} newer cycle{' is' if behind == 1 else 's are'} not checked yet."
+    return text
+
+
+def _alarms(now: Now) -> None:
+    """The worst alarms, each with its state and a link."""
+    for incident in now.alarms[:MOST_ALARMS]:
+        left, right = st.columns([0.72, 0.28], vertical_alignment="center")
+        owner = "nobody has it" if incident.assignee is None else f"{plain(incident.assignee, 40)} has it"
+        left.markdown(
+            f"{severity_badge(incident)} {state_badge(incident)} **{incident.number}** · {incident_words(incident)} · "
+            f"cycles {incident.opened_cycle} to {incident.seen_cycle} · {owner}"
+        )
+        with right:
+            link(f"Alarm {incident.number}", "alarm", ":material/notifications_active:", id=incident.number)
+    rest = len(now.alarms) - MOST_ALARMS
+    if rest > 0:
+        link(f"{rest} more alarms", "alarms", ":material/list:")
+
+
+def _timeline(run: Run, happened: Timeline) -> None:
+    series = frame.observatory().series(run.run_id, LANES, [ALL])
+    reward, outcome = ([point for point in series if point.statistic == name] for name in LANES)
+    st.markdown(
+        " · ".join(
+            f"**{name}** {latest(points)}"
+            for name, points in (("Training reward", reward), ("users' outcome", outcome))
+        )
+    )
+    st.vega_lite_chart(
+        rows(happened, reward, outcome),
+        timeline_chart(happened, reward, outcome, frame.theme()),
+        key="timeline",
+        width="stretch",
+        alt=said(happened),
+    )
+    st.caption(
+        "Bands are 95 % intervals. Circle: passes, promoted. Triangle: warns, held. Square: blocks; an alarm opened. "
+        "Cross: could not be judged. No mark: not checked, not decided."
+    )
+
+
+def latest(points: Sequence[Statistic]) -> str:
+    """The last value that is known, with its interval."""
+    known = [point for point in points if point.value is not None]
+    if not known:
+        return "NO DATA: feedback has to come in first"
+    last = known[-1]
+    return f"{last.value:.3g} in cycle {last.cycle} ({last.low:.3g} to {last.high:.3g}, n {last.n:,})"
 
 
 def _headline(seen: Mapping[str, Departure | None], assessed: Set[str], measured: int) -> None:
@@ -139,44 +256,14 @@ def sentence(item: Departure) -> str:
     )
 
 
-def _lanes(run: Run) -> None:
-    series = frame.observatory().series(run.run_id, [name for name, _ in LANES], [ALL])
-    cycles = [point.cycle for point in series]
-    for column, (name, colour) in zip(st.columns(len(LANES)), LANES, strict=True):
-        points = [point for point in series if point.statistic == name]
-        with column, st.container(border=True):
-            _lane(name, colour, points, min(cycles, default=0), max(cycles, default=0))
-    st.caption(
-        "Bands are 95 % intervals. Hollow diamonds: part of the feedback is still to come, and the point may move."
-    )
-
-
-def _lane(name: str, colour: str, points: Sequence[Statistic], first: int, last: int) -> None:
-    statistic = definition(name)
-    assert statistic is not None
-    known = [point for point in points if point.value is not None]
-    if not known:
-        st.markdown(f"**{statistic.title}** · NO DATA: feedback has to come in first")
-        return
-    latest = known[-1]
-    st.markdown(
-        f"**{statistic.title}** · {latest.value:.3g} {statistic.unit} in cycle {latest.cycle} "
-        f"({latest.low:.3g} to {latest.high:.3g}, n {latest.n:,})"
-    )
-    panel = Panel(statistic.title, statistic.unit, points)
-    spec = control_series(panel, frame.theme(), colour=colour, first_cycle=first, last_cycle=last, height=150)
-    st.vega_lite_chart(drawn(points), spec, key=f"lane-{name}", width="stretch", alt=said(panel))
-
-
-def _cycles(views: Sequence[CycleView]) -> None:
+def _cycles(views: Sequence[CycleView], happened: Timeline) -> None:
     st.subheader("Cycles")
-    newest = list(reversed(views))[:TABLE_CYCLES]
     st.dataframe(
-        cycles_table(newest),
+        cycles_table(list(reversed(views)), happened),
         hide_index=True,
         key="cycles",
         placeholder="–",
-        alt="The last cycles with the gate's word and the main figures",
+        alt="The last cycles with the check's and the gate's word and the main figures",
         column_config={
             **{words: st.column_config.NumberColumn(format="%.3f") for words in COLUMNS.values()},
             "feedback in": st.column_config.ProgressColumn(
@@ -184,32 +271,30 @@ def _cycles(views: Sequence[CycleView]) -> None:
             ),
             "interactions": st.column_config.NumberColumn(format="localized"),
             "list": st.column_config.LinkColumn(display_text="open", help="The cycle's interactions."),
+            "decided": st.column_config.LinkColumn(display_text="why", help="The gate's page on the candidate."),
         },
     )
-    older = f". The table shows the last {TABLE_CYCLES} of {len(views)}." if len(views) > TABLE_CYCLES else ""
-    left, right = st.columns([0.2, 0.8], vertical_alignment="center")
-    left.download_button(
-        "CSV (all cycles)",
-        lambda: cycles_table(list(reversed(views))).to_csv(index=False).encode(),
-        "cycles.csv",
-        "text/csv",
-        key="cycles-csv",
-        on_click="ignore",
-    )
-    right.caption(frame.same_by("stats") + older)
+    if len(happened.moments) > len(views):
+        st.caption(f"The table shows the last {len(views)} of {len(happened.moments)} cycles; the file has all.")
 
 
-def cycles_table(views: Sequence[CycleView]) -> pd.DataFrame:
+def cycles_table(views: Sequence[CycleView], happened: Timeline) -> pd.DataFrame:
     """One row per cycle, in the order given."""
     outcomes = [view.figures.get("outcome_mean") for view in views]
+    checked = {moment.cycle: moment for moment in happened.moments}
+    verdicts = [checked[view.record.cycle].verdict if view.record.cycle in checked else None for view in views]
     return pd.DataFrame(
         {
             "cycle": [view.record.cycle for view in views],
             "list": [address("trajectory", cycle=view.record.cycle) for view in views],
+            "check": ["◌ not checked" if word is None else words(OF_VERDICT[word]) for word in verdicts],
             "gate": [frame.SYMBOLS[view.verdict] for view in views],
+            "decided": [
+                None if view.decision is None else address("gate", ckpt=view.decision.candidate) for view in views
+            ],
             **{
-                words: [None if (point := view.figures.get(name)) is None else point.value for view in views]
-                for name, words in COLUMNS.items()
+                words_: [None if (point := view.figures.get(name)) is None else point.value for view in views]
+                for name, words_ in COLUMNS.items()
             },
             "feedback in": [None if point is None else point.maturity for point in outcomes],
             "interactions": [None if (point := view.figures.get("edit_rate")) is None else point.n for view in views],

@@ -122,6 +122,8 @@ MARKDOWN_CALLS = ("markdown", "caption", "info", "warning", "error", "success", 
 SAFE_CALLS = {
     "about",
     "badge",
+    "because",
+    "family_words",
     "cause_words",
     "figure",
     "finding_words",

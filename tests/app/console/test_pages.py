@@ -139,7 +139,7 @@ def test_the_overview_says_first_what_is_wrong_with_the_stores_numbers(page: Pag
     assert table["edit rate"][0] == figures["edit_rate"].value
     assert table["interactions"][0] == figures["edit_rate"].n == 120
     assert set(table["gate"]) == {"● PROMOTED"}
-    assert len(app.get("vega_lite_chart")) == 2
+    assert len(app.get("vega_lite_chart")) == 1
 
 
 def test_a_hack_that_cannot_be_assessed_yet_is_not_said_to_be_absent(page: Page, copied: Path) -> None:
