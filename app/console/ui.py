@@ -18,6 +18,8 @@ STYLE = Path(__file__).with_name("style.css")
 
 st.set_page_config(page_title="Palomar", page_icon="🔭", layout="wide", initial_sidebar_state=SIDEBAR_PX)
 st.html(STYLE)  # a style sheet of our own, the only thing that may be given to this call
+if not acting.admitted():
+    st.stop()
 page = st.navigation(
     {
         section: [
@@ -25,8 +27,8 @@ page = st.navigation(
             for name, title in pages.items()
         ]
         for section, pages in SECTIONS.items()
-    }
+    },
+    expanded=True,  # else the sidebar hides the last pages behind a button
 )
-st.sidebar.caption(acting.person().said)
 frame.strip()
 page.run()
