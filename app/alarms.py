@@ -335,6 +335,33 @@ def alarm_list(store: Store, run_id: str) -> list[Listed]:
     return [Listed(each, spoke.get(each.number, ())) for each in reversed(found)]
 
 
+ANY, NOT_RESOLVED = "any", "not resolved"
+STATES = (NOT_RESOLVED, "open", "acknowledged", "mitigated", "resolved", "accepted", "regressed", ANY)
+"""What a list can be narrowed to: the states of an incident, accepted ones, and those that came back."""
+SEVERITIES = (ANY, "blocks", "holds")
+
+
+def narrowed(listed: Sequence[Listed], state: str = ANY, severity: str = ANY, detector: str = ANY) -> list[Listed]:
+    """Those of a list that are in a state, of a severity, and in which a detector spoke."""
+    return [each for each in listed if _fits(each, state, severity, detector)]
+
+
+def _fits(listed: Listed, state: str, severity: str, detector: str) -> bool:
+    incident = listed.incident
+    states = {
+        ANY: True,
+        NOT_RESOLVED: incident.state in ACTIVE,
+        "accepted": incident.resolution == "accepted",
+        "regressed": incident.state in ACTIVE and incident.reopened > 0,
+    }
+    severities = {ANY: True, "blocks": incident.blocks, "holds": not incident.blocks}
+    return (
+        states.get(state, incident.state == state)
+        and severities[severity]
+        and (detector == ANY or detector in listed.detectors)
+    )
+
+
 def grouped(listed: Sequence[Listed]) -> list[AlarmGroup]:
     """The same by detector and slice family; groups with what is not resolved first, then the largest."""
     groups: dict[tuple[str, str], list[Listed]] = {}

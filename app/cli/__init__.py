@@ -24,6 +24,7 @@ import typer
 
 from palomar import __version__
 from palomar.app.cli import (
+    alarms,
     audit,
     audit_log,
     baseline,
@@ -79,6 +80,7 @@ for module in (
     audit,
     probe,
     audit_log,
+    alarms,
     incident,
     notify,
     patch,

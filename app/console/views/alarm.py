@@ -13,7 +13,7 @@ import streamlit as st
 from palomar.app.alarms import Alarm, Unknown, accept, alarm, block
 from palomar.app.console import acting, frame
 from palomar.app.console.charts.alarm import Control, alarm_chart, points, push_chart, pushes
-from palomar.app.console.links import Page, go, link, registered
+from palomar.app.console.links import go, link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import badge
 from palomar.app.console.tables import in_words
@@ -75,7 +75,7 @@ def _which(run: Run) -> None:
             "of a finding.",
             icon=":material/check_circle:",
         )
-        _go("All alarms and detectors", "alarms", ":material/list:")
+        link("All alarms and detectors", "alarms", ":material/list:")
         return
     st.markdown("**Which one?** Open alarms, the worst first:")
     for incident in now.alarms[:10]:
@@ -97,7 +97,7 @@ def _unknown(found: Unknown, run: Run) -> None:
         link(f"Finding {plain(finding_id)}", "alarm", id=finding_id)
     if not found.incidents:
         st.caption("The run has no incidents. They open when a check finds what keeps a cycle from passing.")
-    _go("All alarms and detectors", "alarms", ":material/list:")
+    link("All alarms and detectors", "alarms", ":material/list:")
 
 
 def _alarm(run: Run, of: Alarm, asked: str) -> None:
@@ -248,7 +248,7 @@ def _slices(run: Run, finding: Finding, cycle: int, of: Alarm) -> None:
             "n": st.column_config.NumberColumn(format="localized", width=50),
         },
     )
-    _go("All slices and terms", "why", ":material/grid_on:", alarm=of.id)
+    link("All slices and terms", "why", ":material/grid_on:", alarm=of.id)
 
 
 def slices_words(found: SlicesOf) -> str:
@@ -313,16 +313,11 @@ def _changes(of: Alarm) -> None:
     if said:
         st.caption(f"Pressure per step, 95 %: {', '.join(said)}.")
     with st.container(horizontal=True):
-        _go("Data health", "health", ":material/monitor_heart:", cycle=of.shown[0])
+        link("Data health", "health", ":material/monitor_heart:", cycle=of.shown[0])
         finding = of.shown[1]
         if finding.statistic is not None and definition(finding.statistic) is not None:
             link("Behaviour", "behaviour", ":material/show_chart:", stat=finding.statistic, slice=finding.slice)
-        _go("All alarms", "alarms", ":material/list:")
-
-
-def _go(label: str, target: Page, icon: str, **context: str | int) -> None:
-    if registered(target):
-        link(label, target, icon, **context)
+        link("All alarms", "alarms", ":material/list:")
 
 
 # -- what can be done ------------------------------------------------------------------------------------------------
@@ -334,14 +329,13 @@ def _actions(of: Alarm) -> None:
         if of.incident is not None and of.incident.state == "open":
             with st.container(width="content"):
                 _acknowledge(of)
-        if st.button("Examples", key="examples", shortcut="e", disabled=not registered("examples")):
+        if st.button("Examples", key="examples", shortcut="e"):
             go("examples", alarm=of.id)
+        if st.button("Patch", key="patch", shortcut="p"):
+            go("lab", **({"finding": of.finding_id} if of.incident is None else {"incident": of.incident.number}))
         if of.incident is not None:
-            number = of.incident.number
-            if st.button("Patch", key="patch", shortcut="p", disabled=not registered("lab")):
-                go("lab", incident=number)
-            if st.button("Incident", key="incident", shortcut="i", disabled=not registered("incidents")):
-                go("incidents", id=number)
+            if st.button("Incident", key="incident", shortcut="i"):
+                go("incidents", id=of.incident.number)
             if of.incident.state != "resolved":
                 with st.popover("Accept…"):
                     _accept(of)
@@ -409,8 +403,7 @@ def _block(of: Alarm) -> None:
         if act is not None:
             with acting.doing("block", "The block was asked for; another person must approve it on the gate's page."):
                 block(frame.observatory(), of, actor=act.actor, reason=act.reason, hours=OVERRIDE_H, token=act.token)
-    if registered("gate"):
-        link("Gate", "gate", ":material/gavel:", ckpt=of.candidate)
+    link("Gate", "gate", ":material/gavel:", ckpt=of.candidate)
 
 
 def _votes(of: Alarm) -> None:

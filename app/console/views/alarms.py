@@ -8,6 +8,9 @@ import pandas as pd
 import streamlit as st
 
 from palomar.app.alarms import (
+    ANY,
+    SEVERITIES,
+    STATES,
     AlarmGroup,
     DetectorRow,
     Listed,
@@ -16,6 +19,7 @@ from palomar.app.alarms import (
     detector_table,
     end_silence,
     grouped,
+    narrowed,
     silence,
     silences,
 )
@@ -36,10 +40,6 @@ from palomar.data.store.incidents import ACTIVE
 from palomar.data.store.records import Run, Silence
 from palomar.detectors.incidents import end_of
 
-ANY = "any"
-NOT_RESOLVED = "not resolved"
-STATES = (NOT_RESOLVED, "open", "acknowledged", "mitigated", "resolved", "accepted", "regressed", ANY)
-SEVERITIES = (ANY, "blocks", "holds")
 PER_PAGE = 50
 SILENCE_FOR = 10
 """Cycles that the box for a silence begins with."""
@@ -82,7 +82,7 @@ def _alarms(run: Run, rows: Sequence[Listed]) -> None:
         severity = frame.choice("Severity", "severity", SEVERITIES)
     with right:
         detector = frame.choice("Detector", "detector", [ANY, *named])
-    chosen = [row for row in rows if fits(row, state, severity, detector)]
+    chosen = narrowed(rows, state, severity, detector)
     if not chosen:
         st.info(
             f"**None of the {len(rows)} alarms is like that.** Choose another state, severity or detector.",
@@ -95,23 +95,6 @@ def _alarms(run: Run, rows: Sequence[Listed]) -> None:
     for number, group in enumerate(grouped(part)):
         _group(group, number)
     _open(part)
-
-
-def fits(row: Listed, state: str, severity: str, detector: str) -> bool:
-    """Whether an alarm passes the filters."""
-    incident = row.incident
-    states = {
-        ANY: True,
-        NOT_RESOLVED: incident.state in ACTIVE,
-        "accepted": incident.resolution == "accepted",
-        "regressed": incident.state in ACTIVE and incident.reopened > 0,
-    }
-    severe = {ANY: True, "blocks": incident.blocks, "holds": not incident.blocks}
-    return (
-        states.get(state, incident.state == state)
-        and severe[severity]
-        and (detector == ANY or detector in row.detectors)
-    )
 
 
 def headline(rows: Sequence[Listed]) -> str:

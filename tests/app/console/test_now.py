@@ -182,7 +182,8 @@ def test_an_alarm_is_a_sentence_with_the_numbers_of_its_newest_finding(page: Pag
     assert not app.error
     sentence = next(item.value for item in app.markdown if "Clarification rate" in item.value)
     assert "**10.0 % → 55.0 %** (band 0.0 % to 20.0 %, n 120), first out in cycle 4; now cycle 6" in sentence
-    assert "the reward pushes it and users do not want it" in sentence
+    assert sentence.startswith("Reward hack: asking in place of editing. **Clarification rate**")
+    assert "now cycle 6. The reward pushes it and users do not want it; most through" in sentence
     assert "the term ` edit_persistence ` (70 % of the push where predicted failure is high)" in sentence
     assert "When it opened, in cycle 5, it was at 40.0 %." in sentence
     badges = next(item.value for item in app.markdown if "NOBODY HAS IT" in item.value)
