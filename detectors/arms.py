@@ -118,7 +118,7 @@ def report(lake: Lake, plan: Plan, before: Lake | None = None) -> ExperimentRepo
         if not rows:
             return None
         validity = _validity(connection, plan)
-        figures = {metric.name: _figures(connection, metric) for metric in metrics}
+        figures = {metric.name: figures_by_arm(connection, metric) for metric in metrics}
         names = dict(connection.execute("SELECT number, unit FROM units").fetchall())
     earlier = _earlier(before or lake, plan, metrics, names) if plan.before is not None else {}
     broken = next((each for each in validity if each.status == "fail"), None)
@@ -267,18 +267,20 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class _NoFigure:
+class NoFigure:
+    """Why one metric of one group has no figure."""
+
     status: str
     """As an effect's."""
     why: str
 
 
-def _figures(connection: duckdb.DuckDBPyConnection, metric: Statistic) -> dict[str, Figure | _NoFigure]:
-    """By arm; an arm without rows is missing."""
+def figures_by_arm(connection: duckdb.DuckDBPyConnection, metric: Statistic) -> dict[str, Figure | NoFigure]:
+    """By arm; one without rows is missing. Asks the connection's ``mine``: observations with ``arm`` and ``number``."""
     if metric.kind in ("survival", "quantile"):
         columns, conditions = _row_columns(metric)
         query = f"SELECT arm, number, {columns} FROM mine WHERE {conditions} ORDER BY number"
-        of: Callable[..., Figure | _NoFigure] = _lasting if metric.kind == "survival" else _quantile
+        of: Callable[..., Figure | NoFigure] = _lasting if metric.kind == "survival" else _quantile
     else:
         query = f"SELECT arm, number, {_sum_columns(metric)} FROM mine GROUP BY arm, number ORDER BY number"
         of = _ratio
@@ -310,12 +312,12 @@ def _row_columns(metric: Statistic) -> tuple[str, str]:
     )
 
 
-def _ratio(metric: Statistic, number: Ints, x: Floats, y: Floats, unripe: Floats) -> Figure | _NoFigure:
+def _ratio(metric: Statistic, number: Ints, x: Floats, y: Floats, unripe: Floats) -> Figure | NoFigure:
     counts = y > 0
     if not counts.any():
         if unripe.any():
-            return _NoFigure("immature", f"{int(unripe.sum()):,} interactions wait for their reaction")
-        return _NoFigure("too_few", "nothing to count")
+            return NoFigure("immature", f"{int(unripe.sum()):,} interactions wait for their reaction")
+        return NoFigure("too_few", "nothing to count")
     x, y = x[counts], y[counts]
     value = x.sum() / y.sum()
     some = int((x != 0).sum())
@@ -323,7 +325,7 @@ def _ratio(metric: Statistic, number: Ints, x: Floats, y: Floats, unripe: Floats
     return Figure(float(value), number[counts], (x - value * y) / y.mean(), events)
 
 
-def _quantile(metric: Statistic, number: Ints, values: Floats) -> Figure | _NoFigure:
+def _quantile(metric: Statistic, number: Ints, values: Floats) -> Figure | NoFigure:
     units, place = np.unique(number, return_inverse=True)
     ordered, n = np.sort(values), len(values)
     value = ordered[int(np.ceil(n * metric.quantile)) - 1]
@@ -333,19 +335,19 @@ def _quantile(metric: Statistic, number: Ints, values: Floats) -> Figure | _NoFi
     # The share's interval, read off the values, is the quantile's; its width is what one unit of share is worth.
     low, high = (int(np.round(n * (metric.quantile + sign * _Z * error))) for sign in (-1, 1))
     if error == 0 or low < 1 or high > n - 1:
-        return _NoFigure("too_few", f"too few values around {metric.quantile:.0%}")
+        return NoFigure("too_few", f"too few values around {metric.quantile:.0%}")
     width = (ordered[high] - ordered[low - 1]) / (2 * _Z)
     if width <= 0:
-        return _NoFigure("too_few", f"values are tied at {metric.quantile:.0%}")
+        return NoFigure("too_few", f"values are tied at {metric.quantile:.0%}")
     influence: Floats = (moved - moved.mean()).astype(np.float64) * (width / error)
     return Figure(float(value), units, influence, len(units))
 
 
-def _lasting(metric: Statistic, number: Ints, durations: Floats, lost: Floats) -> Figure | _NoFigure:
+def _lasting(metric: Statistic, number: Ints, durations: Floats, lost: Floats) -> Figure | NoFigure:
     assert metric.horizon is not None
     found = lasting(durations, lost > 0, metric.horizon.seconds)
     if found is None:
-        return _NoFigure("immature", f"no edit was watched for {metric.horizon.name} yet")
+        return NoFigure("immature", f"no edit was watched for {metric.horizon.name} yet")
     units, place = np.unique(number, return_inverse=True)
     influence = (np.bincount(place, weights=found.influence) * len(units)).astype(np.float64)
     return Figure(found.share, units, influence, len(np.unique(place[lost > 0])), found.at_risk)
@@ -369,7 +371,7 @@ def _earlier(lake: Lake, plan: Plan, metrics: Sequence[Statistic], units: Mappin
             f"JOIN numbered ON numbered.unit = observations.{_UNITS[plan.unit]}"
         )
         for metric in metrics:
-            figure = _figures(connection, metric).get("before")
+            figure = figures_by_arm(connection, metric).get("before")
             if isinstance(figure, Figure):
                 values = np.zeros(len(units))
                 values[figure.units] = figure.influence
@@ -384,13 +386,13 @@ def _effect(
     plan: Plan,
     metric: Statistic,
     pair: tuple[str, str],
-    figures: Mapping[str, Figure | _NoFigure],
+    figures: Mapping[str, Figure | NoFigure],
     *,
     before: Floats | None,
     broken: Validity | None,
 ) -> Effect:
     control, treatment = pair
-    sides = [figures.get(name, _NoFigure("too_few", f"no interactions of {name} that count")) for name in pair]
+    sides = [figures.get(name, NoFigure("too_few", f"no interactions of {name} that count")) for name in pair]
     units = {name: len(side.units) if isinstance(side, Figure) else 0 for name, side in zip(pair, sides, strict=True)}
     nothing = Effect(
         metric=metric.name,
@@ -412,7 +414,7 @@ def _effect(
     if broken is not None:
         return nothing
     for name, side in zip(pair, sides, strict=True):
-        if isinstance(side, _NoFigure):
+        if isinstance(side, NoFigure):
             return replace(nothing, status=side.status, why=f"{name}: {side.why}")  # type: ignore[arg-type]
     known = [side for side in sides if isinstance(side, Figure)]
     few = min(units, key=lambda name: units[name])

@@ -35,6 +35,7 @@ SECTIONS: Mapping[str, Mapping[Page, str]] = {
         "why": "Slices and terms",
         "examples": "Examples",
         "trajectory": "Trajectory",
+        "cohorts": "Cohorts",
     },
     "Act": {"lab": "Reward lab", "gate": "Gate", "incidents": "Incidents", "experiments": "Experiments"},
     "Trust": {"health": "Data health", "audit": "Audit", "settings": "Settings"},
