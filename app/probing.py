@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from palomar.app.service import Observatory
-from palomar.data.errors import StoreError
+from palomar.data.errors import PalomarError, StoreError
+from palomar.data.store.records import Incident
+from palomar.detectors.grouping import ASKING, CALLS, CODE, TRUNCATED, WORDS
 from palomar.reward.behaviours import BEHAVIOURS, Logged
 from palomar.reward.probes.cases import ProbeFile, cases_of, write_probe
 
@@ -15,6 +18,9 @@ FOLDER = "probes"
 """Where a home keeps them."""
 CASES = 200
 """Interactions that are kept of an incident, besides those that its findings name."""
+ON_THE_BENCH = {CALLS: "broken call", ASKING: "question", CODE: "split", TRUNCATED: "cut off"}
+"""By strand of an incident: the behaviour of the bench (`palomar.reward.behaviours`) that it is about. Other strands
+are of several behaviours (playing the grader), or of what follows from some (fewer edits, users' outcome)."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,44 @@ def keep_probe(
             detail={"incident": incident, "behaviour": behaviour, "cases": [case.interaction_id for case in cases]},
         )
     return KeptProbe(path, len(cases), unreadable)
+
+
+def keep_of_patched(observatory: Observatory, incident: Incident, *, actor: str) -> KeptProbe | str | None:
+    """The probe that an incident leaves which ended as patched; why there is none, in words; None where none is due.
+
+    To be called after it was resolved, which it never undoes: what cannot be kept is said in the audit log. The same
+    again changes nothing.
+    """
+    if incident.state != "resolved" or incident.resolution != "patched":
+        return None
+    number = incident.number
+    strand = incident.strands[0]
+    behaviour = ON_THE_BENCH.get(strand)
+    name = f"incident-{number}-cycle-{incident.resolved_cycle}"
+    try:
+        if behaviour is None:
+            raise StoreError(f"incident {number}", f"{WORDS.get(strand, strand)} is no single behaviour of the bench")
+        return keep_probe(
+            observatory,
+            name=name,
+            behaviour=behaviour,
+            title=f"does what incident {number} showed",
+            actor=actor,
+            reason=f"incident {number} was resolved as patched",
+            incident=number,
+        )
+    except (PalomarError, OSError) as exc:
+        why = str(exc)
+    with suppress(PalomarError):  # it is resolved, and that stands
+        observatory.store.audit_log.append(
+            actor=actor,
+            action="probe.none",
+            subject=f"probe:{name}",
+            reason=why,
+            detail={"incident": number},
+            token=f"probe.none {name}",
+        )
+    return why
 
 
 def _of_incident(observatory: Observatory, number: int, behaviour: str) -> list[str]:

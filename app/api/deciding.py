@@ -12,12 +12,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.background import BackgroundTask
 
 from palomar.app.api.access import Decides, Reads, Served, require
 from palomar.app.api.errors import PlainJson, Refusal
 from palomar.app.api.state import Api
 from palomar.app.gate_exports import plain_answer, plain_outcome
 from palomar.app.gating import Question, answer_of, ask, would_say
+from palomar.app.probing import keep_of_patched
 from palomar.data.schema import UtcTime
 from palomar.data.store.incidents import subject
 from palomar.data.store.records import ApiToken, Resolution, Scope
@@ -133,7 +135,9 @@ def resolve(number: Number, asked: ResolveRequest, api: Served, token: Decides, 
         scope=[Scope(each.statistic, each.slice) for each in asked.scope],
         token=once,
     )
-    return PlainJson(asdict(ended))
+    # Afterwards: it reads the incident's interactions, and the answer does not depend on it.
+    probe = BackgroundTask(keep_of_patched, api.observatory, ended, actor=token.name)
+    return PlainJson(asdict(ended), background=probe)
 
 
 def _once(api: Api, token: ApiToken, key: str | None, number: int, said: tuple[str, str]) -> str | None:

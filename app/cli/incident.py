@@ -12,7 +12,7 @@ import typer
 
 from palomar.app.cli.acting import Actor, store_there, who
 from palomar.app.cli.check import READINGS
-from palomar.app.cli.output import Home, Json, StoreUrl, people, print_json, print_table, table
+from palomar.app.cli.output import Home, Json, StoreUrl, notes, people, print_json, print_table, table
 from palomar.app.incidents import (
     Evidence,
     IncidentView,
@@ -24,6 +24,9 @@ from palomar.app.incidents import (
     told_of,
     view,
 )
+from palomar.app.probing import keep_of_patched
+from palomar.app.service import Observatory
+from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.errors import StoreError
 from palomar.data.store import Store
@@ -277,6 +280,11 @@ def resolve(
         until=None if until is None else until.replace(tzinfo=UTC),
         scope=[_scope(each) for each in scope or ()],
     )
+    kept = keep_of_patched(Observatory(home or DEFAULT_HOME, store_url), changed, actor=who(actor))
+    if isinstance(kept, str):
+        notes.print(f"no probe is kept: {visible(kept)}", soft_wrap=True)
+    elif kept is not None:
+        notes.print(f"kept as a probe, so that no later reward pays for it again: {kept.path}", soft_wrap=True)
     _done(store, changed, as_json)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from palomar.app.cli import app
+from palomar.app.probing import KeptProbe, keep_of_patched
+from palomar.app.service import Observatory
 from palomar.data.errors import ConfigError, StoreError
 from palomar.data.facts import facts
 from palomar.data.findings import Evidence, Finding
@@ -168,3 +172,59 @@ def test_what_cannot_be_kept_is_said(home: Path) -> None:
         assert said in str(raised)
     assert isinstance(run(*add, "--incident", "7").exception, StoreError)
     assert not (home / "probes" / "x.json").exists()
+
+
+def resolved(home: Path, tmp_path: Path, *, ending: str = "patched", lake: bool = True) -> tuple[Path, Any]:
+    """A copy of the home whose incident was resolved by the command, and what the log says of its probe."""
+    place = tmp_path / "home"
+    shutil.copytree(home, place)
+    if not lake:
+        shutil.rmtree(place / "lake")
+    done = run("incident", "resolve", "1", "--as", ending, "--reason", "cured", "--actor", "ann", "--home", place)
+    assert done.exit_code == 0, (done.output, done.exception)
+    with Store.open(None, place) as store:
+        incident = store.incidents.get(1)
+        assert incident is not None
+        assert incident.state == "resolved"
+        return place, store.audit_log.read(subject="probe:incident-1-cycle-2")
+
+
+def test_an_incident_that_was_patched_leaves_its_case_as_a_probe_by_itself(home: Path, tmp_path: Path) -> None:
+    place, (entry,) = resolved(home, tmp_path)
+    assert (entry.actor, entry.action, entry.subject) == ("ann", "probe.keep", "probe:incident-1-cycle-2")
+    assert entry.reason == "incident 1 was resolved as patched"
+    kept = json.loads((place / "probes" / "incident-1-cycle-2.json").read_text())
+    assert kept["behaviour"] == "broken call"
+    assert len(kept["cases"]) > 20
+    assert all(decode(each["text"]).broken_calls for each in kept["cases"])
+    # Told again (a request that was sent twice), it is kept once.
+    with Store.open(None, place) as store:
+        incident = store.incidents.get(1)
+        assert incident is not None
+        again = keep_of_patched(Observatory(place), incident, actor="ann")
+        assert isinstance(again, KeptProbe)
+        assert len(store.audit_log.read(subject="probe:incident-1-cycle-2")) == 1
+
+
+def test_what_was_not_patched_leaves_no_probe(home: Path, tmp_path: Path) -> None:
+    place, entries = resolved(home, tmp_path, ending="false-alarm")
+    assert entries == []
+    assert not (place / "probes" / "incident-1-cycle-2.json").exists()
+
+
+def test_a_probe_that_cannot_be_kept_never_undoes_the_resolution_and_is_said(home: Path, tmp_path: Path) -> None:
+    place, (entry,) = resolved(home, tmp_path, lake=False)
+    assert (entry.action, entry.detail["incident"]) == ("probe.none", 1)
+    assert "in the lake, which is empty" in entry.reason
+    assert not (place / "probes" / "incident-1-cycle-2.json").exists()
+
+
+def test_an_incident_about_no_single_behaviour_says_so(home: Path, tmp_path: Path) -> None:
+    place = tmp_path / "home"
+    shutil.copytree(home, place)
+    with Store.open(None, place) as store:
+        store.incidents.resolve(1, "patched", actor="ann", reason="cured")
+        found = store.incidents.get(1)
+        assert found is not None
+        said = keep_of_patched(Observatory(place), replace(found, strands=("outcome",)), actor="ann")
+        assert said == "incident 1: reward and users' outcome is no single behaviour of the bench"

@@ -11,6 +11,7 @@ from palomar.app.console import acting, frame
 from palomar.app.console.plain import plain
 from palomar.app.console.states import badge
 from palomar.app.incidents import IncidentView
+from palomar.app.probing import keep_of_patched
 from palomar.data.store import Store
 from palomar.data.store.records import Resolution, Scope, Vote
 
@@ -173,7 +174,7 @@ def _resolve(found: IncidentView) -> None:
         st.warning("Resolve: say first how it ended.", icon=":material/edit_note:")
         return
     with acting.doing(f"resolve-{number}", "Resolved. A finding of a later cycle that is not covered reopens it."):
-        _store().incidents.resolve(
+        ended = _store().incidents.resolve(
             number,
             how,
             actor=act.actor,
@@ -184,6 +185,7 @@ def _resolve(found: IncidentView) -> None:
             scope=scope,
             token=act.token,
         )
+        keep_of_patched(frame.observatory(), ended, actor=act.actor)
 
 
 def _pinned(found: IncidentView) -> list[Scope]:
