@@ -27,6 +27,8 @@ from palomar.detectors.detector import View
 from palomar.detectors.leave_one_out import unready
 from palomar.detectors.sampling import sample
 
+FOLDER = Path("reports") / "evidently"
+"""Where in a home the pages and their summaries lie."""
 METHOD = "psi"
 THRESHOLD = 0.1
 """Of PSI; by the usual rule of thumb 0.1 is a small change and 0.25 a large one."""

@@ -16,11 +16,10 @@ from palomar.app.visible import visible
 from palomar.data.findings import Report
 from palomar.detectors.checks.texts import measure
 from palomar.detectors.checks.texts import texts as judge_texts
-from palomar.detectors.evidently_report import EvidentlyReport
+from palomar.detectors.evidently_report import FOLDER, EvidentlyReport
 from palomar.detectors.evidently_report import report as make_report
 
 NOTHING_TO_REPORT = 3
-FOLDER = Path("reports") / "evidently"
 
 
 def register(app: typer.Typer) -> None:

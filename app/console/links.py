@@ -36,6 +36,7 @@ SECTIONS: Mapping[str, Mapping[Page, str]] = {
         "examples": "Examples",
         "trajectory": "Trajectory",
         "cohorts": "Cohorts",
+        "report": "Evidently's report",
     },
     "Act": {"lab": "Reward lab", "gate": "Gate", "incidents": "Incidents", "experiments": "Experiments"},
     "Trust": {"health": "Data health", "audit": "Audit", "settings": "Settings"},
