@@ -5,6 +5,7 @@ Reading only: nothing is decided by looking. Asking, replaying and overriding ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -92,7 +93,13 @@ def longest_override(standing: Decision | None) -> float:
     """Hours that an override of a decision may stand: by its own policy, else by what a policy says unless told."""
     if standing is None or standing.policy_text is None:
         return float(Policy.model_fields["override_hours"].default)
-    return PolicyText(standing.policy_text, f"policy of {standing.decision_id}").policy.override_hours
+    return _override_hours(standing.policy_text)
+
+
+@functools.lru_cache(maxsize=64)
+def _override_hours(text: str) -> float:
+    """Remembered, since reading the policy takes longer than all else about a decision."""
+    return PolicyText(text, "policy of the decision").policy.override_hours
 
 
 def ordered(outcome: Outcome) -> tuple[Check, ...]:

@@ -6,7 +6,9 @@ for the cycles of which it is not.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import functools
+import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -19,7 +21,7 @@ from palomar.app.service import Observatory
 from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.records import Cycle, LedgerRow, Place, QuarantineEntry, StoredFinding
-from palomar.reward.versions import stored_spec
+from palomar.reward.spec import parse_spec
 
 USUAL_CYCLES = 20
 """Cycles before the one in question whose shares are what is usual."""
@@ -159,7 +161,11 @@ def health(observatory: Observatory, run_id: str, cycle: int | None = None) -> D
     ripe = store.statistics.series(run_id, statistics=["outcome_mean"], slices=[ALL])
     ledgers = _by_cycle(store.ledger.read(run_id, stratum=ALL))
     known = sorted(
-        {*ledgers, *(point.cycle for point in ripe), *(each.cycle for each in store.cycles.read(run_id, newest=1))}
+        {
+            *ledgers,
+            *(point.cycle for point in ripe),
+            *(each.cycle for each in store.cycles.read(run_id, newest=1, with_stages=False)),
+        }
     )
     if not known or (cycle is not None and cycle not in known):
         return None
@@ -282,24 +288,42 @@ def _ripeness(observatory: Observatory, run_id: str, points: Sequence[tuple[int,
 
 def _ready_at(observatory: Observatory, run_id: str, cycle: int) -> datetime | None:
     """The end of the cycle's last interaction and the outcome's longest horizon after it; None where a part is not
-    known."""
+    known. Asked of the lake anew only when the cycle's files have changed."""
+    files = observatory.lake.files("observations", [cycle])
+    if not files:
+        return None
     horizon = _horizon(observatory.store, run_id, cycle)
-    if horizon is None or cycle not in observatory.lake.cycles("observations"):
-        return None
-    rows = observatory.lake.scan("observations", ("as_of", "watched_s"), cycles=[cycle])
-    shortest = pc.min(rows["watched_s"]).as_py() if rows.num_rows else None
-    as_of = pc.max(rows["as_of"]).as_py() if rows.num_rows else None
-    if shortest is None or as_of is None:
-        return None
-    ready: datetime = as_of + timedelta(seconds=horizon - shortest)
-    return ready
+    state = tuple((str(path), status.st_mtime_ns, status.st_size) for path in files for status in [path.stat()])
+    with _lock:
+        known = _ended.get(state)
+    if known is None:
+        rows = observatory.lake.scan("observations", ("as_of", "watched_s"), cycles=[cycle])
+        shortest = pc.min(rows["watched_s"]).as_py() if rows.num_rows else None
+        as_of = pc.max(rows["as_of"]).as_py() if rows.num_rows else None
+        known = (None if shortest is None or as_of is None else as_of - timedelta(seconds=shortest),)
+        with _lock:
+            _ended[state] = known
+            while len(_ended) > _KEPT:
+                _ended.popitem(last=False)
+    (last,) = known
+    return None if last is None or horizon is None else last + timedelta(seconds=horizon)
+
+
+_KEPT = 64
+"""Cycles of which the end is remembered."""
+_lock = threading.Lock()
+_ended: OrderedDict[tuple[tuple[str, int, int], ...], tuple[datetime | None]] = OrderedDict()
 
 
 def _horizon(store: Store, run_id: str, cycle: int) -> float | None:
     """Seconds after which the outcome of an interaction is known, by the reward of its cycle."""
-    record = store.cycles.get(run_id, cycle)
-    version = None if record is None or record.reward_version is None else store.rewards.get(record.reward_version)
-    spec = None if version is None else stored_spec(version)
-    if spec is None or spec.outcome is None:
+    version = store.rewards.effective(run_id, cycle)
+    return None if version is None else _horizon_of(version.text)
+
+
+@functools.lru_cache(maxsize=64)
+def _horizon_of(text: str) -> float | None:
+    spec = parse_spec(text, source="the reward of the cycle")
+    if spec.outcome is None:
         return None
     return 60 * max(float(getattr(term.params, "horizon_minutes", 0.0)) for term in spec.outcome.terms)

@@ -328,7 +328,7 @@ def _charges(pins: Sequence[PinnedFinding]) -> list[Charge]:
 
 def changes_between(store: Store, run_id: str, good: int | None, opened: int) -> list[str]:
     """What changed from the cycle that was good last (None: from the first) to another, in words."""
-    records = [each for each in store.cycles.read(run_id) if (good or 0) <= each.cycle <= opened]
+    records = [each for each in store.cycles.read(run_id, with_stages=False) if (good or 0) <= each.cycle <= opened]
     told = []
     for before, after in itertools.pairwise(records):
         if before.reward_version != after.reward_version:

@@ -130,9 +130,15 @@ class Cycles:
         found = self._database.read(lambda connection: _cycles(connection, _is(run_id, cycle)))
         return found[0] if found else None
 
-    def read(self, run_id: str, *, newest: int | None = None) -> list[Cycle]:
-        """The run's cycles with their stages, oldest first; only the ``newest`` so many where given."""
-        return self._database.read(lambda connection: _cycles(connection, models.Cycle.run_id == run_id, newest=newest))
+    def read(self, run_id: str, *, newest: int | None = None, with_stages: bool = True) -> list[Cycle]:
+        """The run's cycles with their stages, oldest first; only the ``newest`` so many where given.
+
+        Without stages, which are most of what is read, ``stages`` is empty whatever was done.
+        """
+        where = models.Cycle.run_id == run_id
+        return self._database.read(
+            lambda connection: _cycles(connection, where, newest=newest, with_stages=with_stages)
+        )
 
     def served(self, run_id: str) -> dict[int, str | None]:
         """By cycle, the oldest first: the checkpoint that it was begun with."""
@@ -165,9 +171,13 @@ def _is(run_id: str, cycle: int) -> ColumnElement[bool]:
     return and_(models.Cycle.run_id == run_id, models.Cycle.cycle == cycle)
 
 
-def _cycles(connection: Connection, where: ColumnElement[bool], newest: int | None = None) -> list[Cycle]:
+def _cycles(
+    connection: Connection, where: ColumnElement[bool], newest: int | None = None, *, with_stages: bool = True
+) -> list[Cycle]:
     query = select(*columns(models.Cycle, Cycle)).where(where).order_by(models.Cycle.cycle.desc()).limit(newest)
     rows = connection.execute(query).all()
+    if not with_stages:
+        return [Cycle(*row) for row in reversed(rows)]
     if not rows:
         return []
     run_id = rows[0].run_id
