@@ -16,6 +16,7 @@ from palomar.data.findings import Finding
 from palomar.data.slices import ALL
 from palomar.data.store.records import Forecast, Statistic, StoredFinding
 from palomar.detectors.checks.drift import charts
+from palomar.detectors.departure import Departure, base_level, departures
 from palomar.detectors.detector import View
 from palomar.detectors.drift import Finding as Chart
 from palomar.detectors.lake_sums import metric_of
@@ -90,6 +91,10 @@ class Control:
     """Over all cycles of the run, whichever are shown."""
     findings: tuple[StoredFinding, ...]
     """On this statistic in this slice, newest first."""
+    base: float | None
+    """Level of the run's first cycles; None where none has one."""
+    departure: Departure | None
+    """That it has left that level: a first look, for where there is no band."""
 
 
 def controlled(
@@ -103,7 +108,8 @@ def controlled(
 ) -> Control:
     """Of some cycles, or all. ``wait_s``: how long to wait for the band; None: until it is there."""
     store = observatory.store
-    points = store.statistics.series(run_id, statistics=[statistic], slices=[slice_], cycles=cycles)
+    every = store.statistics.series(run_id, statistics=[statistic], slices=[slice_])
+    points = [point for point in every if cycles is None or point.cycle in cycles]
     band = band_of(observatory, run_id, statistic, slice_, points, wait_s=wait_s)
     made = store.forecasts.read(run_id, statistic=statistic, slice=slice_)
     newest = {each.for_cycle: each for each in made}  # by the cycle they were made in, so the last one stays
@@ -120,6 +126,8 @@ def controlled(
         forecasts=tuple(each for each in newest.values() if cycles is None or each.for_cycle in _and_next(cycles)),
         scored=Scored(len(judged), sum(each.inside is True for each in judged)),
         findings=tuple(_findings(observatory, run_id, statistic, slice_)),
+        base=base_level(every),
+        departure=next(iter(departures(every)), None),
     )
 
 

@@ -58,6 +58,8 @@ class Series:
     versions: Sequence[tuple[int, str]]
     """Cycle from which on another reward was in force, and its name cut short."""
     forecasts: Sequence[Forecast] = ()
+    base: float | None = None
+    """Level to draw where there is no band."""
     other: Sequence[Statistic] = ()
     other_name: str = ""
     """Our own words."""
@@ -146,6 +148,8 @@ def banded_chart(series: Series, theme: Theme, *, first: int, last: int) -> dict
     layers: list[dict[str, Any]] = []
     if series.limits is not None:
         layers += _band(series.limits, x, y, theme)
+    elif series.base is not None:
+        layers.append(_level(series.base, y, theme))
     layers += _versions(series.versions, x, high, theme)
     if series.forecasts:
         layers += _forecasts(x, y, GREEN[theme])
@@ -177,15 +181,15 @@ def _band(limits: Limits, x: dict[str, Any], y: dict[str, Any], theme: Theme) ->
             "encoding": {"x": {**x, "field": "from"}, "x2": {"field": "to"}, "y": {"value": "height"}},
         },
     ]
-    if limits.level is not None:
-        found.append(
-            {
-                "data": {"values": [{"level": limits.level}]},
-                "mark": {"type": "rule", "color": RULE[theme], "strokeDash": [5, 4]},
-                "encoding": {"y": {**y, "field": "level"}},
-            }
-        )
-    return found
+    return [*found, *([] if limits.level is None else [_level(limits.level, y, theme)])]
+
+
+def _level(level: float, y: dict[str, Any], theme: Theme) -> dict[str, Any]:
+    return {
+        "data": {"values": [{"level": level}]},
+        "mark": {"type": "rule", "color": RULE[theme], "strokeDash": [5, 4]},
+        "encoding": {"y": {**y, "field": "level"}},
+    }
 
 
 def _versions(versions: Sequence[tuple[int, str]], x: dict[str, Any], top: float, theme: Theme) -> list[dict[str, Any]]:
@@ -220,7 +224,7 @@ def _forecasts(x: dict[str, Any], y: dict[str, Any], green: str) -> list[dict[st
         },
         {
             "transform": here,
-            "mark": {"type": "tick", "color": green, "thickness": 2, "size": 11, "clip": True},
+            "mark": {"type": "tick", "orient": "horizontal", "color": green, "thickness": 2, "size": 11, "clip": True},
             "encoding": {"x": x, "y": y, "tooltip": told},
         },
     ]
@@ -299,7 +303,8 @@ def _points(x: dict[str, Any], y: dict[str, Any], blue: str, orange: str) -> lis
 def _domain(series: Series) -> tuple[float, float]:
     """All that is drawn, with some room at the top for the labels; intervals that dwarf all else are cut."""
     points = [value for point in (*series.points, *series.other) for value in (point.value,) if value is not None]
-    limits = [] if series.limits is None else [series.limits.low, series.limits.high]
+    limits = [] if series.base is None else [series.base]
+    limits = limits if series.limits is None else [series.limits.low, series.limits.high]
     core = [*points, *limits, *(each.value for each in series.forecasts)]
     if not core:
         return 0.0, 1.0

@@ -64,7 +64,7 @@ def waterfall(bars: Sequence[Bar], theme: Theme) -> dict[str, Any]:
     }
     tooltip = [{"field": "told", "type": "nominal", "title": " "}]
     return {
-        "height": STEP * max(1, len(order)),
+        "height": STEP * max(1, len(order)) + 24,
         "padding": PADDING,
         "config": config(theme),
         "encoding": {"y": y},
@@ -146,7 +146,8 @@ def pairs(
     shape = {"field": "side", "type": "nominal", "scale": {"domain": list(sides), "range": ["circle", "square"]},
              "legend": {"title": None, "orient": "top", "labelColor": INK[theme]} if legend else None}  # fmt: skip
     return {
-        "height": step * max(1, len(order)),
+        # The height that is given holds axis and legend too.
+        "height": step * max(1, len(order)) + 44 + (34 if legend else 0),
         "padding": PADDING,
         "config": config(theme),
         "layer": [

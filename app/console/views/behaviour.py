@@ -177,7 +177,7 @@ def _controlled(found: Control, second: Sequence[Statistic], beside: str, first:
         status = found.points[-1].status if found.points else "not measured"
         st.info(f"◌ **NO DATA**: {plain(status)} in every cycle from {first} to {last}.", icon=":material/inbox:")
     else:
-        (st.warning if is_out(found.band) else st.markdown)(control_words(found, latest))
+        (st.warning if is_out(found) else st.markdown)(control_words(found, latest))
     if statistic is not None:
         st.text(statistic.description)
     if isinstance(found.band, Pending):
@@ -194,6 +194,7 @@ def _controlled(found: Control, second: Sequence[Statistic], beside: str, first:
         limits=limits,
         versions=[(each.cycle, f"reward {each.version[:8]}") for each in found.versions],
         forecasts=found.forecasts,
+        base=found.base,
         other=second,
         other_name=_other_name(beside),
     )
@@ -216,9 +217,12 @@ def _other_words(beside: str) -> str:
     return f"run {plain(of)}" if kind == "run" else f"the slice {plain(of)}"
 
 
-def is_out(band: Band | Pending) -> bool:
-    """Whether the check has it out of its band."""
-    return isinstance(band, Band) and band.status in ("warns", "blocks")
+def is_out(found: Control) -> bool:
+    """Whether the check has it out of its band; without a band, whether it has left the level of the first cycles."""
+    band = found.band
+    if isinstance(band, Pending) or band.low is None:
+        return found.departure is not None
+    return band.status in ("warns", "blocks")
 
 
 def control_words(found: Control, latest: Statistic) -> str:
@@ -237,7 +241,7 @@ def control_words(found: Control, latest: Statistic) -> str:
     if isinstance(band, Pending):
         return f"{text} {badge('pending')} its band is being computed."
     if band.low is None or band.high is None:
-        return f"{text} {badge('no_data', 'NO BAND')}: {plain(band.why)}."
+        return f"{text} {badge('no_data', 'NO BAND')} {plain(band.why)}. {first_look(found)}"
     states = {"steady": badge("pass", "WITHIN ITS BAND"), "warns": badge("warn", "OUT OF ITS BAND"),
               "blocks": badge("fail", "OUT, AND BLOCKS")}  # fmt: skip
     what = "the typical value (of logs) lies in" if not band.same_scale else "the check expects"
@@ -248,6 +252,17 @@ def control_words(found: Control, latest: Statistic) -> str:
     return text + (f"; first out in cycle {band.first_out}." if band.first_out is not None else "; it never was out.")
 
 
+def first_look(found: Control) -> str:
+    """Whether it has left the level of the first cycles, as Markdown."""
+    moved = found.departure
+    if moved is None:
+        return "At a first look it has not left the level of the first cycles."
+    return (
+        f"At a first look, {moved.base:.3g} → {moved.latest:.3g}: away from the level of the first cycles since cycle "
+        f"{moved.since_cycle} (z {moved.z:+.1f} in cycle {moved.latest_cycle})."
+    )
+
+
 def chart_words(found: Control, limits: bool, second: bool) -> str:
     """How to read the chart."""
     parts = ["Lines at the points: 95 % intervals."]
@@ -256,6 +271,8 @@ def chart_words(found: Control, limits: bool, second: bool) -> str:
             "Grey: the check's band, on the mix of requests of its baseline (marked at the bottom; dashed: its level). "
             "▲ orange: outside it."
         )
+    elif found.base is not None:
+        parts.append("Dashed: the level of the first cycles.")
     parts.append("◇ hollow: part of the feedback is still to come.")
     if found.versions:
         parts.append("Dotted: another reward came into force.")

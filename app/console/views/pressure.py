@@ -271,7 +271,8 @@ def _table(matrix: Matrix, found: Pressed) -> None:
         },
     )
     checked = (
-        f"Readings in capitals of what moved are those of the check of cycle {found.cycles[-1]}."
+        f"REWARD HACK, HONEST LEARNING and OUTSIDE CHANGE have moved, and are the check's words on cycle "
+        f"{found.cycles[-1]}; the others have not."
         if found.checked
         else f"Cycle {found.cycles[-1]} was not checked, so it is not known what moved: `palomar check` does."
     )
@@ -406,13 +407,13 @@ def _beside(cycle: str) -> str:
 
 
 def drawn_lines(curves: Curves, asked: str) -> list[str]:
-    """Behaviours that are drawn: those paid most for sure, of those with an estimate in two bands or more."""
+    """Behaviours that are drawn: those that are paid most surely, of those with an estimate in two bands or more."""
     known: dict[str, list[Estimate]] = {}
     for item in curves.estimates:
         if item.ambiguity == asked and item.status == "ok" and item.reward is not None:
             known.setdefault(item.behaviour, []).append(item)
     several = {name: items for name, items in known.items() if len(items) > 1} or known
-    surest = sorted(several, key=lambda name: -max(abs(item.reward_z or 0.0) for item in several[name]))
+    surest = sorted(several, key=lambda name: -max(item.reward_z or 0.0 for item in several[name]))
     chosen = surest[:LINES]
     return [name for name in BEHAVIOUR_NAMES if name in chosen]
 
