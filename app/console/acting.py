@@ -11,15 +11,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import streamlit as st
 
 from palomar.app.console.plain import plain, shown
+from palomar.app.console.signing import ALSO, Role, SignIn, sign_in
+from palomar.app.console.states import badge
 from palomar.data.errors import PalomarError
 
-Role = Literal["read", "decide", "admin"]
-"""``read`` looks; ``decide`` acknowledges, labels, patches and asks the gate; ``admin`` may do all of it."""
 ALL_ROLES: frozenset[Role] = frozenset(("read", "decide", "admin"))
 
 
@@ -35,7 +35,7 @@ class Person:
 
     def may(self, role: Role) -> bool:
         """Whether they have the role, or one that holds it."""
-        return role in self.roles or "admin" in self.roles
+        return any(each in ALSO[role] for each in self.roles)
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,84 @@ class Act:
     """Id of the request; the store does the same request once."""
 
 
+NOBODY = Person("", frozenset(), "")
+"""Whoever has not signed in."""
+MOST_NAME = 200
+
+
 def person() -> Person:
-    """Who it is. Without a sign-in: the user who started the console, who may do everything."""
+    """Who it is, by the way of signing in that the console was started with; `NOBODY` where that does not say.
+
+    Without a sign-in: the user who started the console, who may do everything.
+    """
+    how = sign_in()
+    if how.mode == "oidc":
+        return _by_provider(how)
+    if how.mode == "proxy":
+        return _by_proxy(how)
     name = getpass.getuser()
     said = (
         f"Local single-user mode: no sign-in; you act as {plain(name)}. Whoever reaches this port reads and decides "
         "everything in the home. All times are UTC."
     )
     return Person(name, ALL_ROLES, said)
+
+
+def _by_provider(how: SignIn) -> Person:
+    """Whom the OpenID Connect provider named. An address that it says is not verified is nobody's."""
+    claims: dict[str, Any] = dict(st.user.to_dict())
+    if claims.get("is_logged_in") is not True:
+        return NOBODY
+    if how.name_claim == "email" and claims.get("email_verified") is False:
+        return NOBODY
+    groups = claims.get(how.groups_claim) if how.groups_claim is not None else None
+    told = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
+    return _known(how, claims.get(how.name_claim), [each for each in told if isinstance(each, str)], "signed in")
+
+
+def _by_proxy(how: SignIn) -> Person:
+    """Whom the proxy named in its header. The server has refused whatever did not come from it (`server.Guard`)."""
+    headers = st.context.headers
+    groups = "" if how.groups_header is None else headers.get(how.groups_header) or ""
+    told = [each.strip() for each in groups.split(",") if each.strip()]
+    return _known(how, headers.get(how.user_header or ""), told, "signed in at the proxy")
+
+
+def _known(how: SignIn, name: object, groups: list[str], by: str) -> Person:
+    if not isinstance(name, str) or not name.strip() or len(name) > MOST_NAME:
+        return NOBODY
+    who = name.strip()
+    roles = how.roles.of(who, groups)
+    may = ", ".join(sorted(roles)) or "none"
+    return Person(who, roles, f"You are {plain(who)}, {by}; roles: {may}. All times are UTC.")
+
+
+def admitted() -> bool:
+    """Whether this person may look at the pages; says why not, and what to do, where they may not.
+
+    The entry script asks before it makes a page, so that whoever has not signed in sees nothing else.
+    """
+    who = person()
+    if who.may("read"):
+        with st.sidebar:
+            st.caption(who.said)
+            if sign_in().mode == "oidc":
+                st.button("Sign out", on_click=st.logout, key="sign-out")
+        return True
+    st.title("Palomar")
+    if who.name:
+        st.markdown(f"{badge('fail', 'NO ROLE')} You are {plain(who.name)}, and no role lets you look at this console.")
+        st.caption("Whoever started it can name you in its file of roles.")
+    elif sign_in().mode == "oidc":
+        if st.user.to_dict().get("is_logged_in"):
+            st.markdown(f"{badge('fail', 'NOT KNOWN')} The provider does not say who you are, or has not verified it.")
+        st.button("Sign in", on_click=st.login, type="primary", key="sign-in")
+        return False
+    else:
+        st.markdown(f"{badge('fail', 'NOT SIGNED IN')} The proxy in front of this console did not say who you are.")
+    if sign_in().mode == "oidc":
+        st.button("Sign out", on_click=st.logout, key="sign-out")
+    return False
 
 
 def form(

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from palomar.app.cli.console import await_console, start_console, stop_console
 
@@ -48,13 +48,18 @@ def browser() -> Iterator[Browser]:
             opened.close()
 
 
-@contextmanager
-def served(home: Path, log: Path | None = None) -> Iterator[str]:
-    """A console on the home, on a free port; its URL."""
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    server = start_console(home, None, port, log=log)
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def served(home: Path, log: Path | None = None, port: int | None = None, **more: Any) -> Iterator[str]:
+    """A console on the home, on a free port unless one is given; its URL. `more` is for `start_console`."""
+    port = free_port() if port is None else port
+    server = start_console(home, None, port, log=log, **more)
     try:
         await_console(server, port, log=log)
         yield f"http://localhost:{port}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HOST = "127.0.0.1"
+ALL_ADDRESSES = "0.0.0.0"
 PORT = 8501
 SCRIPT = Path(__file__).with_name("server.py")
 
@@ -33,7 +34,12 @@ PARENT_VARIABLE = "PALOMAR_CONSOLE_PARENT"
 """Process that the console must not outlive; unset: it ends when it is told to."""
 
 
-def arguments(port: int, public_name: str | None = None) -> list[str]:
-    """Arguments of ``python -m streamlit`` that run the console."""
+def arguments(
+    port: int, public_name: str | None = None, *, address: str = HOST, secrets: Path | None = None
+) -> list[str]:
+    """Arguments of ``python -m streamlit`` that run the console; `secrets` is the TOML file of an OIDC sign-in."""
     options = {**OPTIONS, "server.port": str(port), "browser.serverAddress": public_name or "localhost"}
+    options["server.address"] = address
+    if secrets is not None:
+        options["secrets.files"] = str(secrets.absolute())
     return ["run", str(SCRIPT), *(flag for name, value in options.items() for flag in (f"--{name}", value))]
