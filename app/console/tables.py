@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -11,6 +12,9 @@ from palomar.app.console.plain import plain
 from palomar.app.service import definition
 from palomar.data.slices import BANDS
 from palomar.data.store.records import Statistic
+
+_OUR_WORD = re.compile("[a-z]+(_[a-z]+)*")
+"""What may stand in Markdown as it is: in a store that others write to, a name may be anything."""
 
 
 def points_table(points: Sequence[Statistic], *, key: str, cycles: bool = False) -> None:
@@ -66,7 +70,7 @@ def title(name: str) -> str:
 def in_words(name: str) -> str:
     """The same in Markdown; names that a reward spec or a foreign series gave are marked as not ours."""
     kind, _, of = name.partition(":")
-    if of:
+    if of and _OUR_WORD.fullmatch(kind):
         return f"{'reward term' if kind == 'term' else kind} {plain(of)}"
     return plain(name) if definition(name) is None else title(name)
 
@@ -80,7 +84,9 @@ def unit(name: str) -> str:
 def slice_in_words(name: str) -> str:
     """A slice in words, as Markdown; a value that came from a log is marked as not ours."""
     dimension, equals, value = name.partition("=")
-    if not equals or dimension in BANDS:
+    if not _OUR_WORD.fullmatch(dimension):
+        return plain(name)
+    if not equals or (dimension in BANDS and _OUR_WORD.fullmatch(value)):
         return slice_words(name)
     return f"{dimension.replace('_', ' ')} is {plain(value)}"
 

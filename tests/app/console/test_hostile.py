@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from palomar.app import console
 from palomar.app.console.plain import MAX_SHOWN, plain, shown
+from palomar.app.console.tables import in_words, slice_in_words
 from palomar.app.console.views.steps import diff_of
 
 FOLDER = Path(console.__file__).parent
@@ -87,6 +88,14 @@ def test_plain_is_one_code_span_whatever_it_holds(text: str) -> None:
         assert len(fence[0]) not in [len(run) for run in re.findall("`+", said[len(fence[0]) : -len(fence[0])])]
     else:
         assert said == "(empty)"
+
+
+@pytest.mark.parametrize(
+    "name", ["![x](http://beacon.invalid)", "<b>:x", "a:b", "![x](http://b=1", "__a__", "[a](b)=c"]
+)
+def test_names_of_statistics_and_slices_that_are_not_ours_are_code_spans(name: str) -> None:
+    for said in (in_words(name), slice_in_words(name), slice_in_words(f"predicted_failure={name}")):
+        assert not re.search(r"[\[\]<>()!]|__", outside_code(said)), said
 
 
 def test_long_text_is_cut_and_the_rest_is_counted() -> None:
