@@ -43,8 +43,9 @@ class Jobs:
         if not actor.strip() or not kind.strip():
             raise self._database.refuse("a job needs a kind and an actor")
         token, job_id = token or uuid.uuid4().hex, uuid.uuid4().hex[:16]
-        row = {"job_id": job_id, "token": token, "kind": kind, "arguments": dict(arguments), "actor": actor}
-        row |= {"state": "queued", "progress": 0.0, "step": "waits for its turn", "asked_at": datetime.now(UTC)}
+        row: dict[str, Any] = {"job_id": job_id, "token": token, "kind": kind, "arguments": dict(arguments)}
+        row |= {"actor": actor, "state": "queued", "progress": 0.0, "step": "waits for its turn"}
+        row["asked_at"] = datetime.now(UTC)
 
         def work(connection: Connection) -> Job:
             connection.execute(insert(connection, models.Job).values(**row).on_conflict_do_nothing())

@@ -21,6 +21,7 @@ from palomar.app.patching import AHEAD, Asked
 from palomar.data.errors import StoreError
 from palomar.data.slices import SLICES
 from palomar.data.store.jobs import UNDER_WAY
+from palomar.data.store.records import RewardProposal
 from palomar.reward.patch import WATCHED
 from palomar.reward.versions import stored_spec
 
@@ -180,7 +181,7 @@ def _named(statistic: str) -> str:
 # -- one change ----------------------------------------------------------------------------------------------------
 
 
-def _chosen(found: Lab, proposals: Sequence[bench.RewardProposal]) -> Change | None:
+def _chosen(found: Lab, proposals: Sequence[RewardProposal]) -> Change | None:
     """The change that is replayed and applied: a proposal, or one by hand."""
     by_id = {each.proposal_id: each for each in proposals}
     wanted = st.query_params.get("patch", "")
