@@ -336,3 +336,20 @@ def test_processes_that_append_at_once_make_one_chain(
     assert sorted(told) == sorted(
         [(f"w{w}", str(n)) for w in range(3) for n in range(20)] + [("all", str(n)) for n in range(20)]
     )
+
+
+def test_a_page_of_entries_is_read_and_counted_by_the_same_filters(store: Store) -> None:
+    for number in range(10):
+        append(store, number % 3, actor=("ada", "bob")[number % 2], action=f"incident.{'ack' if number < 5 else 'act'}")
+    append(store, action="incidents_are_another")
+    read, count = store.audit_log.read, store.audit_log.count
+    assert [entry.number for entry in read(newest=3, skip=2)] == [7, 8, 9]
+    assert [entry.number for entry in read(actor="bob", newest=2, skip=1)] == [6, 8]
+    assert read(skip=11) == []
+    assert len(read(skip=1)) == 10
+    for given in ({}, {"actor": "bob"}, {"action": "incident."}, {"action": "incident.ack"}, {"subject": "incident:1"}):
+        assert count(**given) == len(read(**given))
+    assert count(action="incident.") == 10
+    assert store.audit_log.names() == (("ada", "bob"), ("incident.ack", "incident.act", "incidents_are_another"))
+    assert store.audit_log.subjects("incident:", 2) == ["incident:0", "incident:1"]
+    assert store.audit_log.subjects("incident:%", 2) == []

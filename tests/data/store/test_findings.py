@@ -411,6 +411,20 @@ def test_forecasts_are_cut_to_what_is_asked(store: Store) -> None:
     assert read("demo", statistic="reward_mean") == []
 
 
+def test_several_findings_are_read_at_once_as_one_by_one(store: Store) -> None:
+    store.findings.write("demo", 0, [finding(), finding(statistic="edit_rate")])
+    store.findings.write("demo", 2, [finding(before=0.5), finding(before=0.6)])
+    store.findings.write("demo", 1, [finding(before=0.4)], candidate="c9")
+    every = [each for cycle in (0, 2) for each in store.findings.read("demo", cycle)]
+    ids = [each.finding_id for each in every]
+    assert store.findings.several([*ids, "gone"]) == {name: store.findings.get(name) for name in ids}
+    newest = store.findings.newest_of("demo", {each.finding.key for each in every} | {"none"})
+    assert newest == {key: store.findings.read("demo", key=key, newest=1)[0] for key in newest}
+    assert newest[finding().key].finding.before == 0.5  # of two in one cycle the first, as it was told first
+    assert len(newest) == 2
+    assert store.findings.several([]) == store.findings.newest_of("demo", []) == {}
+
+
 # --- runs of thousands of cycles
 
 WHOLE_RUN = "run_id=? AND candidate=?"
@@ -423,6 +437,8 @@ READS = {
         "run_id=? AND reading=?",
         lambda s: s.findings.read("demo", reading="reward_hack", newest=9),
     ),
+    "several by their ids": ("finding_id=?", lambda s: s.findings.several(["x", "y"])),
+    "newest of several keys": ("run_id=? AND key=?", lambda s: s.findings.newest_of("demo", ["x", "y"])),
     "finding by its id": ("finding_id=?", lambda s: s.findings.get("x")),
     "reports": ("run_id=? AND candidate=? AND cycle=?", lambda s: s.findings.reports("demo", 7)),
     "verdict": ("run_id=? AND candidate=? AND cycle=?", lambda s: s.verdicts.get("demo", 7)),
