@@ -173,6 +173,69 @@ def test_a_stale_run_says_so_on_every_page_and_its_gate_has_no_data(page: Page, 
     assert "GATE: NO DATA" in said(app)
 
 
+# -- the overview ----------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_answers_from_the_kept_verdict_and_the_open_alarms(page: Page, alarmed: Path) -> None:
+    app = page(alarmed)
+    assert not app.exception
+    assert app.error[0].value.startswith(
+        "**Yes, something is wrong: cycle 6 is blocked**; 2 alarms are open, 2 not acknowledged. "
+        "First: **Clarification rate**: **10.0 % → 55.0 %** (band 0.0 % to 20.0 %, n 120)"
+    )
+    assert "1 newer cycle is not checked yet." in app.error[0].value
+    labels = [link.proto.label for link in app.get("page_link")]
+    assert [label for label in labels if label.startswith("Alarm ") and ":" not in label] == ["Alarm 2", "Alarm 1"]
+    table = next(item.value for item in app.dataframe if "check" in item.value.columns)
+    assert list(table["check"])[:4] == ["◌ not checked", "■ FAIL", "■ FAIL", "● PASS"]
+    assert len(app.get("vega_lite_chart")) == 1
+    assert "First look" not in "".join(item.value for item in app.warning)
+
+
+def test_the_first_look_is_there_to_be_asked_for(page: Page, alarmed: Path) -> None:
+    app = page(alarmed)
+    app.toggle(key="first-look").set_value(True).run()
+    assert not app.exception
+    assert "known hacks show" in app.warning[0].value
+
+
+def test_a_quiet_run_is_said_to_be_quiet_with_what_was_checked(page: Page, copied: Path) -> None:
+    with store_of(copied) as store:
+        keep(store, 7)
+    app = page(copied)
+    assert app.success[0].value == "**No. Cycle 7 was checked and passes**, and no alarm is open."
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "words"),
+    [
+        ("not_assessable", "warning", "**Cannot be said: cycle 7 could not be judged**. The check says: ` too few `."),
+        ("warn", "warning", "**Nothing that blocks; somebody should look: cycle 7 has warnings**."),
+        ("block", "error", "**Yes, something is wrong: cycle 7 is blocked**."),
+    ],
+)
+def test_doubt_is_no_clearance(page: Page, copied: Path, word: str, kind: str, words: str) -> None:
+    with store_of(copied) as store:
+        store.verdicts.write(
+            RUN, 7, verdict=word, reasons=[], sentence="too few", findings={}, budget="", as_of=None  # type: ignore[arg-type]
+        )  # fmt: skip
+    app = page(copied)
+    assert not app.exception
+    assert app.get(kind)[0].value.startswith(words)
+    assert not app.success
+
+
+def test_open_alarms_keep_a_passing_cycle_from_looking_clear(page: Page, own: Path) -> None:
+    with store_of(own) as store:
+        keep(store, 7)
+    assert "**Yes: 2 alarms are open, 2 not acknowledged**, though the check of cycle 7 says pass." in said(page(own))
+    with store_of(own) as store:
+        for number in (1, 2):
+            store.incidents.act(number, actor="ada", what="patched", mitigates=True)
+    app = page(own)
+    assert app.warning[0].value.startswith("**Cycle 7 passes; 2 alarms are open.**")
+
+
 # -- one alarm -------------------------------------------------------------------------------------------------------
 
 
