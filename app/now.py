@@ -130,8 +130,8 @@ def data_age(run: Run, recent: Sequence[Cycle]) -> DataAge:
         (cycle.cycle, stage.finished_at) for cycle in recent for stage in cycle.stages if stage.stage == "collect"
     ]  # fmt: skip
     took = [(after - before).total_seconds() for (_, before), (_, after) in pairwise(came)]
-    last = came[-1] if came else (None, None)
-    return DataAge(*last, statistics.median(took) if took else None, run.status == "running")
+    cycle, at = came[-1] if came else (None, None)
+    return DataAge(cycle, at, statistics.median(took) if took else None, run.status == "running")
 
 
 @dataclass(frozen=True)

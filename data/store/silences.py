@@ -71,10 +71,10 @@ class Silences:
             lock_run(connection, self._database, run_id)
             before = None if token is None else entry_of(connection, token)
             if before is not None:
-                number = before.subject.removeprefix("silence:")
-                if (before.action, before.actor) != ("silence.add", actor) or not number.isdigit():
+                said_of = before.subject.removeprefix("silence:")
+                if (before.action, before.actor) != ("silence.add", actor) or not said_of.isdigit():
                     raise self._database.refuse(f"token {token!r} was used for {before.action} of {before.subject}")
-                return self._require(connection, int(number))
+                return self._require(connection, int(said_of))
             now = datetime.now(UTC)
             newest = newest_cycle(connection, run_id)
             self._end_is_near(newest, until_cycle, until, now)
