@@ -14,10 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import duckdb
 import pyarrow as pa
 
-from palomar.data.errors import LakeError
 from palomar.data.lake import Lake, Table
 from palomar.data.schema import Feedback, Interaction
 from palomar.data.slices import ALL
@@ -342,17 +340,8 @@ class Observatory:
         )
 
     def _row(self, table: Table, interaction_id: str, cycles: Sequence[int | None] | None) -> Mapping[str, Any]:
-        connection = self.lake.connect([table], cycles)
-        try:
-            rows = connection.execute(
-                f"SELECT * FROM {table} WHERE interaction_id = ? ORDER BY cycle DESC LIMIT 1", [interaction_id]
-            ).to_arrow_table()
-        except duckdb.Error as exc:
-            raise LakeError(f"the lake cannot answer: {exc}") from exc
-        finally:
-            connection.close()
-        found: list[dict[str, Any]] = rows.to_pylist()
-        return found[0] if found else {}
+        rows: list[dict[str, Any]] = self.lake.rows(table, [interaction_id], cycles).to_pylist()
+        return max(rows, key=lambda row: -1 if row["cycle"] is None else row["cycle"], default={})
 
 
 LISTED = (

@@ -31,6 +31,7 @@ import os
 import shutil
 import time
 import uuid
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,8 @@ _READABLE = "*/*.parquet"
 KEPT_NS = 60 * 10**9
 """How long a folder that was replaced stays: who was listing it just then lists it to the end."""
 _TRIES = 5
+_MOST_RANGES = 10_000
+"""Files whose first and last id are remembered, give or take."""
 
 T = TypeVar("T")
 
@@ -113,6 +116,7 @@ class Lake:
                 "autoinstall_known_extensions": False,
             },
         )
+        self._ranges: dict[Path, tuple[tuple[int, int], tuple[str, str] | None]] = {}
         self._database.execute("SET GLOBAL TimeZone = 'UTC'")  # plain SET would not reach the cursors
         for table in TABLES:
             self._database.register("shape", _SHAPES[table].empty_table())
@@ -265,18 +269,22 @@ class Lake:
 
     def feedback(self, ids: Sequence[str]) -> list[tuple[str, Feedback]]:
         """Reactions to the given interactions that were stored after them, in no particular order."""
-        if not self.files("feedback"):
-            return []
-        rows = self.steady(
-            ("feedback",),
-            lambda: self.query(
-                f"SELECT * FROM ({self._relation('feedback', None)}) SEMI JOIN wanted USING (interaction_id)",
-                wanted=_id_table(ids),
-            ),
-        )
+        rows = self.rows("feedback", ids)
         kept = rows.select(list(Feedback.model_fields)).to_pylist()
         owners = rows["interaction_id"].to_pylist()
         return [(owner, Feedback.model_validate(row)) for owner, row in zip(owners, kept, strict=True)]
+
+    def rows(self, table: Table, ids: Sequence[str], cycles: Iterable[int | None] | None = None) -> pa.Table:
+        """All columns of the rows of these interactions (in some cycles), in no particular order."""
+        chosen = None if cycles is None else list(cycles)
+        return self.steady(
+            (table,),
+            lambda: self.query(
+                f"SELECT * FROM ({self._of(table, self.holding(table, ids, chosen))}) "
+                "SEMI JOIN wanted USING (interaction_id)",
+                wanted=_id_table(ids),
+            ),
+        )
 
     def cycles(self, table: Table) -> tuple[int | None, ...]:
         """Cycles that a table has files for, in order; None (logs outside a loop) comes last."""
@@ -293,6 +301,31 @@ class Lake:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def holding(self, table: Table, ids: Sequence[str], cycles: Iterable[int | None] | None = None) -> list[Path]:
+        """Files of a table (of some cycles) that may hold one of the ids, sorted by path.
+
+        By the first and last id that a file's footer tells; footers are read once, since a lake of many cycles has
+        hundreds. A file that does not tell may hold any.
+        """
+        files = self.files(table, cycles)
+        wanted = sorted(ids)
+        found = [path for path in files if _between(wanted, self._range(path))]
+        if len(self._ranges) > _MOST_RANGES:
+            self._ranges.clear()
+        return found
+
+    def _range(self, path: Path) -> tuple[str, str] | None:
+        """First and last interaction id of a file; None where it does not tell."""
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            known = self._ranges.get(path)
+            if known is None or known[0] != stamp:
+                known = self._ranges[path] = (stamp, _range_of(path))
+        except (OSError, pa.ArrowException):
+            return None  # gone or damaged: whoever reads it says so
+        return known[1]
+
     def replaced(self, table: Table) -> Path:
         """Where folders of a table are prepared, and lie for a while after others took their place."""
         return self.root / ".compacting" / table
@@ -308,11 +341,13 @@ class Lake:
 
     def _relation(self, table: Table, cycles: Iterable[int | None] | None, *, options: str = "") -> str:
         """SQL of a table: its files, and (with no rows) the columns it should have, so that old files read as null."""
-        shape = f"SELECT * FROM shape_{table}"
         if cycles is None:
-            files = [self._folder(table) / _READABLE] if self.files(table) else []
-        else:
-            files = list(self.files(table, cycles))
+            return self._of(table, [self._folder(table) / _READABLE] if self.files(table) else [], options)
+        return self._of(table, self.files(table, cycles), options)
+
+    def _of(self, table: Table, files: Sequence[Path], options: str = "") -> str:
+        """SQL of some files of a table."""
+        shape = f"SELECT * FROM shape_{table}"
         if not files:
             return shape
         listed = ", ".join(_path_literal(path, self.root) for path in files)
@@ -321,12 +356,13 @@ class Lake:
 
     def _locate(self, ids: Sequence[str]) -> list[_Place]:
         """Where the given ids are stored; reads nothing but the id column. Unknown ids are left out."""
-        if not ids or not self.files("interactions"):
+        files = self.holding("interactions", ids)
+        if not files:
             return []
         options = ", filename = true, file_row_number = true"
         rows = self.query(
             "SELECT interaction_id, filename, file_row_number "
-            f"FROM ({self._relation('interactions', None, options=options)}) SEMI JOIN wanted USING (interaction_id)",
+            f"FROM ({self._of('interactions', files, options)}) SEMI JOIN wanted USING (interaction_id)",
             wanted=_id_table(ids),
         )
         return [_Place(*row.values()) for row in rows.to_pylist()]
@@ -403,6 +439,26 @@ class Lake:
         finally:
             temporary.unlink(missing_ok=True)
         return True
+
+
+def _between(ids: Sequence[str], ends: tuple[str, str] | None) -> bool:
+    """Whether one of the ids (ascending) lies between the ends."""
+    if ends is None:
+        return bool(ids)
+    at = bisect_left(ids, ends[0])
+    return at < len(ids) and ids[at] <= ends[1]
+
+
+def _range_of(path: Path) -> tuple[str, str] | None:
+    metadata = pq.read_metadata(path)
+    names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    if "interaction_id" not in names:
+        return None
+    column = names.index("interaction_id")
+    told = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
+    if not told or any(each is None or not each.has_min_max for each in told):
+        return None
+    return min(each.min for each in told), max(each.max for each in told)
 
 
 def _id_table(ids: Sequence[str]) -> pa.Table:

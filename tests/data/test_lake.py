@@ -392,3 +392,24 @@ def test_an_interaction_that_a_later_cycle_reads_again_stays_in_its_first(lake: 
     lake.append_interactions([interaction("a", cycle=3)], 3)
     assert lake.append_interactions([interaction("a", cycle=4)], 4) == Appended(new=0, known=1)
     assert lake.scan("interactions", ["cycle"]).to_pylist() == [{"cycle": 3}]
+
+
+def test_only_files_that_may_hold_an_id_are_opened(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for cycle in range(4):
+        steps = (Step(author="person", role="user", text="please"),)
+        records = [
+            Interaction(interaction_id=f"c{cycle}-{number}", source="test", origin="x", cycle=cycle, steps=steps)
+            for number in range(3)
+        ]
+        lake.append_interactions(records, cycle)
+    assert [path.parent.name for path in lake.holding("interactions", ["c2-1"])] == ["cycle=000002"]
+    assert len(lake.holding("interactions", ["c0-0", "c3-2"])) == 2
+    assert lake.holding("interactions", ["c2-1"], [1]) == []
+    assert lake.holding("interactions", []) == lake.holding("interactions", ["z"]) == []
+    # A file that was written since is seen, also one that took another's place.
+    record = Interaction(interaction_id="c9-9", source="test", origin="x", cycle=2, steps=records[0].steps)
+    lake.append_interactions([record], 2)
+    assert lake.interaction("c9-9").cycle == 2
+    (lake.files("interactions", [0])[0]).write_bytes(lake.files("interactions", [3])[0].read_bytes())
+    assert {path.parent.name for path in lake.holding("interactions", ["c3-0"])} == {"cycle=000000", "cycle=000003"}
