@@ -86,6 +86,12 @@ def write_decision_file(path: Path, decision: Decision) -> bool:
     return True
 
 
+def publish(home: Path, decision: Decision) -> None:
+    """Brings the decision file of a home up to date, where the loop keeps one there. Raises StoreError."""
+    if (home / DECISION_FILE).exists():
+        write_decision_file(home / DECISION_FILE, decision)
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))

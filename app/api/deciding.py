@@ -17,7 +17,7 @@ from starlette.background import BackgroundTask
 from palomar.app.api.access import Decides, Reads, Served, require
 from palomar.app.api.errors import PlainJson, Refusal
 from palomar.app.api.state import Api
-from palomar.app.gate_exports import plain_answer, plain_outcome
+from palomar.app.gate_exports import plain_answer, plain_outcome, publish
 from palomar.app.gating import Question, answer_of, ask, would_say
 from palomar.app.probing import keep_of_patched
 from palomar.data.schema import UtcTime
@@ -102,7 +102,9 @@ def gate(candidate: Candidate, api: Served, token: Reads, asked: GateRequest | N
     if asked.dry_run:
         outcome = would_say(api.observatory, question)
         return PlainJson({"stored": False, "policy": api.policy.policy.version, **plain_outcome(outcome)})
-    return PlainJson(plain_answer(ask(api.observatory, question)))
+    answer = ask(api.observatory, question)
+    publish(api.observatory.home, answer.decision)
+    return PlainJson(plain_answer(answer))
 
 
 @router.post("/v1/incidents/{number}/ack", tags=["incidents"])

@@ -108,7 +108,7 @@ def decide(
         gate_exports.write_text(
             sarif, json.dumps(gate_exports.sarif(answer, text), indent=1, ensure_ascii=False) + "\n"
         )
-    _write(decision_file, answer)
+    _write(observatory, decision_file, answer)
     _show(answer, every, as_json)
     raise typer.Exit(CODES[answer.decision.verdict])
 
@@ -271,7 +271,7 @@ def approve(
 
     observatory = Observatory(home or DEFAULT_HOME, store_url)
     answer = gating.approve_override(observatory, override_id, reason=reason, actor=who(actor))
-    _write(decision_file, answer)
+    _write(observatory, decision_file, answer)
     _show(answer, every=False, as_json=as_json)
     raise typer.Exit(CODES[answer.decision.verdict])
 
@@ -286,9 +286,10 @@ def _store(home: Path | None, store_url: str | None) -> Any:
     return observatory.store
 
 
-def _write(path: Path | None, answer: Answer) -> None:
-    from palomar.app.gate_exports import write_decision_file
+def _write(observatory: Observatory, path: Path | None, answer: Answer) -> None:
+    from palomar.app.gate_exports import publish, write_decision_file
 
+    publish(observatory.home, answer.decision)
     if path is not None and not write_decision_file(path, answer.decision):
         notes.print(
             f"{path} has decision {answer.decision.sequence} of the run already, or a later one", soft_wrap=True

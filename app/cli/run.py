@@ -25,6 +25,7 @@ from palomar.data.store.runs import STAGES
 from palomar.detectors.departure import Departure, base_level
 from palomar.detectors.statistics import STATISTICS
 from palomar.trainer.config import ResponseConfig
+from palomar.trainer.gate_policy import read_policy
 
 if TYPE_CHECKING:
     from palomar.trainer.cycle import Moment
@@ -35,6 +36,8 @@ TEMPLATE = Path(__file__).parent.parent / "palomar.template.yaml"
 CONSOLE_LOG = "console.log"
 GUARDED, GUARDED_LOG = "guarded", "guarded.log"
 """In the demo's home: the home of the run with the guard on, and what its process says."""
+GUARDED_GATE = "demo"
+"""Policy of the promotion gate of that run."""
 AT_THE_END = 5
 """Cycles over which the summary takes users' outcome."""
 SHOWN_PER_CYCLE = {
@@ -46,6 +49,14 @@ SHOWN_PER_CYCLE = {
     "functions": "functions_per_edit",
 }
 """Figures of the line that is printed after each cycle, by the word for each."""
+
+
+GatePolicy = Annotated[
+    str | None,
+    typer.Option(
+        "--gate", help="Decide by the promotion gate: its policy, demo or a YAML file. Without: as the settings say."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -75,6 +86,7 @@ def run(
     config: Annotated[Path, typer.Option("--config", help="Settings; `palomar init` writes some.")] = SETTINGS_FILE,
     cycles: Annotated[int | None, typer.Option(min=1, help="Cycles in all; without: as the settings say.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is in the home.")] = False,
+    gate: GatePolicy = None,
     home: Home = None,
     store_url: StoreUrl = None,
     as_json: Json = False,
@@ -83,6 +95,8 @@ def run(
     settings = read_settings(config)
     if store_url is not None:
         settings = settings.model_copy(update={"store": store_url})
+    if gate is not None:
+        settings = settings.model_copy(update={"gate": _policy(gate)})
     place = home or DEFAULT_HOME
     if not resume:
         _refuse_begun(settings, place)
@@ -96,8 +110,13 @@ def demo(
     seed: Annotated[int, typer.Option(min=0)] = DEMO.seed,
     reward: Annotated[str, typer.Option(help="`naive` is played; `sound` is not; or a YAML file.")] = DEMO.reward,
     guard: Annotated[
-        bool, typer.Option("--guard/--no-guard", help="Beside it, the same with a loop that may patch its reward.")
+        bool,
+        typer.Option(
+            "--guard/--no-guard",
+            help="Beside it, the same with a loop that may patch its reward, and the promotion gate.",
+        ),
     ] = True,
+    gate: GatePolicy = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier demo in the home and begin anew.")] = False,
     port: Annotated[int, typer.Option(help="Port of the console.")] = PORT,
     home: Home = None,
@@ -106,6 +125,8 @@ def demo(
     """Train a small policy on simulated users under a naive reward, and watch it learn to play it."""
     place = home or DEFAULT_HOME / "demo"
     settings = DEMO.model_copy(update={"cycles": cycles, "seed": seed, "reward": reward})
+    if gate is not None:
+        settings = settings.model_copy(update={"gate": _policy(gate)})
     if not headless:
         require_port(port)  # before anything is deleted or trained
     if fresh and place.exists():
@@ -129,6 +150,12 @@ def demo(
     finally:
         if server is not None:
             stop_console(server)
+
+
+def _policy(name: str) -> str:
+    """A policy of the promotion gate, by its name or its file's whole path. Raises ConfigError."""
+    source = read_policy(name).source
+    return str(Path(name).resolve()) if source == name else name
 
 
 def _refuse_begun(settings: Settings, home: Path) -> None:
@@ -195,7 +222,8 @@ def _cycle_line(observatory: Observatory, run_id: str, cycle: int, cycles: int) 
 @contextmanager
 def _beside(settings: Settings, home: Path, cycles: int) -> Iterator[subprocess.Popen[bytes]]:
     """The same run in a process and a home of its own, with the guard on; ended where this one fails."""
-    guarded = settings.model_copy(update={"response": ResponseConfig(mode="apply")})
+    gate = settings.gate if isinstance(settings.gate, str) else GUARDED_GATE
+    guarded = settings.model_copy(update={"response": ResponseConfig(mode="apply"), "gate": gate})
     code = (
         "import sys; from pathlib import Path; from palomar.app.settings import Settings\n"
         "from palomar.app.loop import open_loop, run_to\n"

@@ -23,6 +23,7 @@ from palomar.detectors.pressure import pressures
 from palomar.reward import versions
 from palomar.reward.spec import version
 from palomar.trainer import cycle as stages
+from palomar.trainer.config import ResponseConfig
 from palomar.trainer.gate_policy import read_policy
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
@@ -246,3 +247,23 @@ def test_a_champion_that_is_blocked_while_it_serves_is_taken_back_once_whenever_
     assert kills == len(killed_runs.DECISION["fallen"])
     for part, expected in told(tmp_path / "killed").items():
         assert expected == whole[part], part
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cycle")
+def test_a_run_that_proposes_keeps_proposals_and_changes_no_reward(tmp_path: Path) -> None:
+    settings = killed_runs.GUARDED.model_copy(update={"response": ResponseConfig(mode="propose")})
+    with open_loop(settings, tmp_path) as loop:
+        run_to(loop, 2)
+        watched, learnt = loop.store.cycles.read("killed")
+        proposals = loop.store.rewards.proposals("killed")
+        responded = [stage.detail for cycle in (watched, learnt) for stage in cycle.stages if stage.stage == "respond"]
+        assert loop.store.rewards.changes("killed") == []
+        assert [each.parent for each in loop.store.rewards.read()] == [None]
+        assert not loop.store.audit_log.read(action="reward.patch")
+    # What the guarded run of the same settings patches at the end of its baseline waits here for a person.
+    assert responded[0]["action"] == "proposed"
+    assert responded[0]["proposals"] == [each.proposal_id for each in proposals if each.cycle == 0] != []
+    assert {each.actor for each in proposals} == {"palomar loop"}
+    assert watched.reward_version == learnt.reward_version
+    assert responded[0]["version"] is None
