@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, case, delete, func, select
+from sqlalchemy import Connection, Row, Select, bindparam, case, delete, func, select
 from sqlalchemy import insert as plain_insert
 
 from palomar.data.findings import Cause, Evidence, Finding, Reading, Report, Unassessed
@@ -102,11 +102,15 @@ class Findings:
     def newest_of(self, run_id: str, keys: Collection[str]) -> dict[str, StoredFinding]:
         """By key: the finding of the newest cycle that has one, the first of it; about cycles, not about candidates."""
         model = models.Finding
-        about = (model.run_id == run_id, model.candidate == "", model.key.in_(sorted(set(keys))))
-        last = select(model.key, func.max(model.cycle).label("cycle")).where(*about).group_by(model.key).subquery()
-        query = _select().join(last, and_(model.key == last.c.key, model.cycle == last.c.cycle)).where(*about)
-        query = query.order_by(model.cycle, model.position.desc())
-        return {each.finding.key: each for each in self._database.read(lambda connection: _found(connection, query))}
+        # One seek a key: joined with the newest cycle of each, the database walks through all findings of the keys.
+        query = _select().where(model.run_id == run_id, model.candidate == "", model.key == bindparam("wanted"))
+        query = query.order_by(model.cycle.desc(), model.position).limit(1)
+
+        def work(connection: Connection) -> dict[str, StoredFinding]:
+            rows = ((key, connection.execute(query, {"wanted": key}).first()) for key in sorted(set(keys)))
+            return {key: _read(row) for key, row in rows if row is not None}
+
+        return self._database.read(work)
 
     def saying(self, run_id: str, cycle: int, sentence: str) -> StoredFinding | None:
         """The first of the cycle's findings that says so; None where none does. For what a verdict says."""
