@@ -160,8 +160,11 @@ class Timeline:
 
 def timeline(store: Store, run_id: str) -> Timeline:
     """What happened in all cycles of a run."""
-    records = store.cycles.read(run_id)
-    gate = store.decisions.words(run_id)
+    records = store.cycles.read(run_id, with_stages=False)
+    # Where no decision is kept, the cycle's own stage says what it came to.
+    decided = store.cycles.details(run_id, "decide")
+    said = {cycle: str(detail.get("verdict", "pending")) for cycle, detail in decided.items()}
+    gate = {**said, **store.decisions.words(run_id)}
     verdicts = {each.cycle: each.verdict for each in store.verdicts.read(run_id)}
     opened: dict[int, list[int]] = {}
     for incident in store.incidents.read(run_id):
@@ -172,7 +175,7 @@ def timeline(store: Store, run_id: str) -> Timeline:
             Moment(
                 cycle=record.cycle,
                 verdict=verdicts.get(record.cycle),
-                gate=gate.get(record.cycle) or gate_word(record),
+                gate=gate.get(record.cycle, "pending"),
                 reward=record.reward_version,
                 changed=last is not None and last.reward_version != record.reward_version,
                 opened=tuple(opened.get(record.cycle, ())),
@@ -180,9 +183,3 @@ def timeline(store: Store, run_id: str) -> Timeline:
             for last, record in zip(before, records, strict=True)
         )
     )
-
-
-def gate_word(record: Cycle) -> str:
-    """What the cycle's own stage says where no decision is kept; ``pending`` before it."""
-    decided = next((stage for stage in record.stages if stage.stage == "decide"), None)
-    return "pending" if decided is None else str(decided.detail.get("verdict", "pending"))

@@ -140,6 +140,12 @@ class Cycles:
             lambda connection: _cycles(connection, where, newest=newest, with_stages=with_stages)
         )
 
+    def details(self, run_id: str, stage: StageName) -> dict[int, Details]:
+        """By cycle: the figures of one stage, where it is done."""
+        model = models.Stage
+        query = select(model.cycle, model.detail).where(model.run_id == run_id, model.stage == stage)
+        return self._database.read(lambda connection: {row.cycle: row.detail for row in connection.execute(query)})
+
     def served(self, run_id: str) -> dict[int, str | None]:
         """By cycle, the oldest first: the checkpoint that it was begun with."""
         model = models.Cycle
