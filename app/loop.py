@@ -36,10 +36,12 @@ from palomar.trainer.registry import CheckpointFolder
 def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = lambda moment: None) -> Iterator[Loop]:
     """The run in `home`, begun if it is new.
 
-    Raises StoreError where the home holds another run, other settings, or is being run by another process.
+    Raises StoreError where the home holds another run, other settings, or is being run by another process; ConfigError
+    for a gate's policy that would hold everything, and for a channel whose address the environment does not have.
     """
     for extension in settings.extensions:
         load(Path(extension))
+    chosen = ways(settings.notify, home)
     with ExitStack() as stack:
         stack.enter_context(_alone(home))
         store = stack.enter_context(Store.open(settings.store, home))
@@ -69,7 +71,7 @@ def open_loop(settings: Settings, home: Path, watch: Callable[[Moment], None] = 
         )
         text, source = reward_text(settings.reward)
         begin(loop, name=settings.name, config=settings.resolved(), spec_text=text, spec_source=source)
-        if chosen := ways(settings.notify, home):
+        if chosen:
             sending.begin(store, settings.name, chosen)
             loop.watch = lambda moment: _tell(watch, moment, store, settings.name, chosen)
             sending.deliver(store, settings.name, chosen)  # what happened while nothing ran

@@ -10,6 +10,7 @@ from palomar.app.cli.run import TEMPLATE
 from palomar.app.settings import LogSource, Settings, read_settings, reward_spec
 from palomar.data.errors import ConfigError
 from palomar.reward.spec import bundled
+from palomar.trainer.config import GateConfig
 
 
 def written(folder: Path, text: str) -> Path:
@@ -49,6 +50,9 @@ def test_names_stay_names(tmp_path: Path) -> None:
         ("source: {kind: logs}\n", r":1: source.*paths: is missing"),
         ("source: {kind: magic}\n", r":1: source"),
         ("name: ../up\n", r":1: name: "),
+        ("seed: 1\ngate: dmeo\n", r":2: gate: no such policy comes with Palomar; there are: demo, production"),
+        ("seed: 1\ngate: {alpha: 2}\n", r":2: gate.alpha: "),
+        ("gate:\n  alhpa: 0.1\n", r":2: gate.alhpa: "),
         ("source: {kind: simulated, production: {organisations: {nobody: 1}}}\n", "nobody"),
     ],
 )
@@ -67,3 +71,13 @@ def test_a_reward_that_is_nowhere_is_refused_by_name() -> None:
 def test_the_stores_password_is_not_kept_with_the_run() -> None:
     settings = Settings(store="postgresql+psycopg://me:secret@host/db")
     assert "secret" not in str(settings.resolved())
+
+
+def test_the_gate_is_a_policy_or_the_simple_one_and_then_checks_decide(tmp_path: Path) -> None:
+    assert read_settings(written(tmp_path, "gate: demo\n")).gate == "demo"
+    assert read_settings(written(tmp_path, "gate: mine.yaml\n")).gate == str(tmp_path / "mine.yaml")
+    simple = read_settings(written(tmp_path, "gate: {alpha: 0.01}\n"))
+    assert simple.gate == GateConfig(alpha=0.01)
+    # What looks at the cycles may change when a run is resumed, unless the gate goes by it.
+    assert "checks" not in simple.resolved()
+    assert read_settings(written(tmp_path, "gate: demo\nchecks: all\n")).resolved()["checks"] == "all"
