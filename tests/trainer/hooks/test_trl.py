@@ -179,7 +179,7 @@ def test_two_processes_stop_save_and_reweight_alike_though_one_has_no_file(tmp_p
         for rank in (0, 1)
     ]
     try:
-        output = [each.communicate(timeout=120)[0] for each in running]
+        output = [each.communicate(timeout=400)[0] for each in running]
     finally:  # one that goes on alone waits for the other
         for each in running:
             each.kill()
