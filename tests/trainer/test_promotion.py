@@ -25,6 +25,7 @@ from palomar.trainer.promotion import (
     Outcome,
     Paired,
     Told,
+    _judged,
     decide,
     not_worse,
     same,
@@ -264,6 +265,41 @@ def test_a_task_that_must_pass(value: float | None, verdict: str) -> None:
     policy = POLICY.replace("    two_way:", "    must_pass: {solved: [t1]}\n    two_way:")
     assert ask(policy, cases=(Case(suite="s", metric="solved", task="t1", value=value),)).verdict == verdict
     assert ask(policy).verdict == "hold"
+
+
+def test_a_loss_beyond_the_margin_is_failed_and_not_only_not_shown() -> None:
+    results = {check.code: check.result for check in ask(suites=suites(anchor=-0.14, size=0.7)).checks}
+    assert results["not_worse:s:solved:anchor"] == "fail"
+    assert results["not_same:s:size:champion"] == "fail"
+    # At the margin itself nothing is shown, on either side.
+    assert [_judged(0.0, -0.05, high, 0.05, two_way=way) for high, way in ((0.01, False), (0.01, True))] == 2 * [
+        "unknown"
+    ]
+    assert _judged(0.0, -0.01, 0.05, 0.05, two_way=True) == "unknown"
+    assert _judged(-0.1, -0.2, -0.05, 0.05, two_way=False) == "unknown"
+
+
+def test_each_kind_of_check_has_its_own_error() -> None:
+    errors = "errors: {guardrail: 0.04, equivalence: 0.03, success: 0.02, suites: 0.015}\n"
+    alphas = {check.code: check.alpha for check in ask(POLICY + errors).checks if check.alpha is not None}
+    assert alphas == {
+        "worse:s:solved:champion": 0.015,
+        "worse:s:solved:anchor": 0.015,
+        "not_worse:s:solved:champion": 0.04,
+        "not_worse:s:solved:anchor": 0.04,
+        "not_same:s:size:champion": 0.03,
+        "s:solved:milestone": 0.02,
+    }
+    live = "errors: {guardrail: 0.04, equivalence: 0.03, success: 0.02, deterioration: 0.008}\n"
+    found = ask(LIVE + live, experiment=report(), suites=()).checks
+    assert {check.code: check.alpha for check in found if check.alpha is not None} == {
+        "deteriorated:kept:champion": 0.004,
+        "deteriorated:kept:anchor": 0.004,
+        "not_worse:kept:champion": 0.04,
+        "not_worse:kept:anchor": 0.04,
+        "not_same:asked:champion": 0.03,
+        "kept:champion": 0.02,
+    }
 
 
 # -- an experiment -------------------------------------------------------------------------------------------------
