@@ -57,7 +57,8 @@ class Question:
 
 def ask(observatory: Observatory, question: Question) -> Answer:
     """The decision that stands, made now where there is none. Raises StoreError for an unknown candidate."""
-    store, run = observatory.store, _run(observatory, question.candidate)
+    run = _run(observatory, question.candidate)
+    store = observatory.store
     if question.check:
         run_checks(observatory, run, question.candidate, question.actor)
     before = store.decisions.get(run.run_id, question.candidate)
@@ -220,7 +221,8 @@ def request_override(
     observatory: Observatory, candidate: str, *, verdict_: Verdict, reason: str, hours: float, actor: str
 ) -> Override:
     """A request to decide otherwise. Raises StoreError, also where it would stand for longer than the policy allows."""
-    store, run = observatory.store, _run(observatory, candidate)
+    run = _run(observatory, candidate)
+    store = observatory.store
     standing = store.decisions.get(run.run_id, candidate)
     if standing is not None and standing.policy_text is not None:
         longest = PolicyText(standing.policy_text, f"policy of {standing.decision_id}").policy.override_hours

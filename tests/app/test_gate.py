@@ -638,3 +638,9 @@ def test_the_list_names_what_stands_of_each_checkpoint_newest_first(home: Path, 
     assert base["gate"] == "not decided"
     assert [each["checkpoint"] for each in json.loads(run(home, "list", "--last", "1", "--json", code=0))] == ["new"]
     assert "no checkpoint" in run(tmp_path / "nothing", "list", code=3)
+
+
+def test_asking_in_a_home_without_a_run_makes_no_store(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["gate", "new", "--home", str(tmp_path / "nothing")])
+    assert isinstance(done.exception, StoreError)
+    assert not (tmp_path / "nothing").exists()
