@@ -95,6 +95,11 @@ class Matrix:
     """Cells that were tested."""
 
 
+_ON_USERS: Mapping[Direction | None, tuple[Reading | None, str]] = {
+    1: ("honest_learning", "the reward pushes users' outcome up"),
+    -1: ("forewarning", "the reward pushes users' outcome down"),
+    None: (None, "the reward is not shown to push users' outcome either way"),
+}
 _ORDER: Mapping[Reading | None, int] = {
     "reward_hack": 0,
     "forewarning": 1,
@@ -159,9 +164,24 @@ def _tested(row: Row) -> bool:
 
 def _cell(row: Row, survives: bool) -> Cell:
     spread = row["spread"] or 0.0
-    sizes = [row[name] / spread if row[name] is not None and spread > 0 else None for name in ("value", "low", "high")]
-    told = (row[name] for name in ("value", "low", "high", "z"))
-    return Cell(row["kind"], *told, *sizes, row["status"], row["verdict"], row["needed_n"], survives)
+
+    def size(name: str) -> float | None:
+        return float(row[name] / spread) if row[name] is not None and spread > 0 else None
+
+    return Cell(
+        kind=row["kind"],
+        value=row["value"],
+        low=row["low"],
+        high=row["high"],
+        z=row["z"],
+        size=size("value"),
+        size_low=size("low"),
+        size_high=size("high"),
+        status=row["status"],
+        verdict=row["verdict"],
+        needed_n=row["needed_n"],
+        survives=survives,
+    )
 
 
 def _line(name: str, cells: Mapping[str, Cell], about: Mapping[str, Row], found: Finding | None) -> Line:
@@ -173,10 +193,7 @@ def _line(name: str, cells: Mapping[str, Cell], about: Mapping[str, Row], found:
     reading: Reading | None
     if name == USERS:
         # Nothing to compare it with: it is what users want.
-        reading = {1: "honest_learning", -1: "forewarning", None: None}[direction]  # type: ignore[assignment]
-        why = {1: "the reward pushes users' outcome up", -1: "the reward pushes users' outcome down"}.get(
-            direction or 0, "the reward is not shown to push users' outcome either way"
-        )
+        reading, why = _ON_USERS[direction]
     elif found is not None:
         reading, why = found.reading, str(found.detail.get("why") or found.sentence)
     elif (ahead := read(None, reward, outcome)).reading is not None:

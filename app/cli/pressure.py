@@ -128,7 +128,8 @@ def _back(cycles: list[int | None], there: Sequence[int | None], last: int) -> l
     end = cycles[0] if cycles else None
     if last == 1 or end is None or end not in there:
         return cycles
-    return [each for each in there if each is not None and each <= end][-last:]
+    before: list[int | None] = [each for each in there if each is not None and each <= end]
+    return before[-last:]
 
 
 def _specs(observatory: Observatory, reward: str | None) -> dict[str, RewardSpec]:

@@ -14,6 +14,7 @@ from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.slices import ALL
 from palomar.detectors.cube import DIMENSIONS
+from palomar.detectors.excess import REQUESTS
 
 NOTHING_TO_SHOW = 3
 PARTS = 5
@@ -71,9 +72,7 @@ def why(
     if cycle not in there:
         raise _nothing(f"cycle {cycle} is not in the lake; there are {_cycles(there)}", as_json)
     where = slice_ or (subject.finding.slice if subject is not None else ALL)
-    slices = service.slices_of(
-        observatory, run.run_id, statistic, cycle, by=by or service.REQUESTS, reference=before or ()
-    )
+    slices = service.slices_of(observatory, run.run_id, statistic, cycle, by=by or REQUESTS, reference=before or ())
     terms = service.terms_of(observatory, run.run_id, statistic, where, cycle)
     reward = service.reward_between(observatory, run.run_id, slices.reference, cycle)
     assert isinstance(terms, service.TermsOf)  # it waits

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -247,8 +248,8 @@ def test_a_heat_map_has_the_stores_values_less_the_slices_own_level(home: Observ
     assert set(at) == set(known)
     for (slice_, cycle), item in at.items():
         base = [known[slice_, each] for each in (0, 1)]
-        level = sum(each.value * each.n for each in base) / sum(each.n for each in base)
-        assert item.change == pytest.approx(known[slice_, cycle].value - level)
+        level = sum((each.value or 0.0) * each.n for each in base) / sum(each.n for each in base)
+        assert item.change == pytest.approx((known[slice_, cycle].value or 0.0) - level)
         assert item.status == ("reference" if cycle < 2 else "ok")
         assert (item.p is None) == (cycle < 2)
 
@@ -416,5 +417,5 @@ def test_what_fails_is_raised_and_tried_again_and_only_the_newest_answers_are_ke
         return name
 
     for name in ("a", "b", "a", "c", "a", "b"):
-        assert kept.ask(name, lambda name=name: make(name), wait_s=None) == name
+        assert kept.ask(name, partial(make, name), wait_s=None) == name
     assert made[2:] == ["a", "b", "c", "b"]
