@@ -247,7 +247,11 @@ def _figures(cohort: Cohort, other: Cohort | None) -> None:
         placeholder="–",
         height=440,
         alt="Statistics of the cohort and of the other, and their difference",
-        column_config={name: number for name in table if table[name].dtype.kind == "f"},
+        column_config={
+            **dict.fromkeys(("cohort", "other", "difference", "95 % from", "to"), number),
+            "p (Holm)": st.column_config.NumberColumn(format="%.2g"),
+            **{name: st.column_config.NumberColumn(format="localized") for name in ("n", "n other")},
+        },
     )
     lacking = [each for each in found.differences if each.value is None]
     if lacking:

@@ -139,9 +139,9 @@ def _head(found: Examples) -> None:
     with right:
         if registered("alarm"):
             link("Back to the alarm", "alarm", ":material/arrow_back:", id=found.alarm)
-    if len(found.others) > 1:
-        with st.popover(f"Another of its {len(found.others)} findings"):
-            _others(found)
+        if len(found.others) > 1:
+            with st.popover(f"Other findings ({len(found.others)})"):
+                _others(found)
 
 
 def _others(found: Examples) -> None:
@@ -179,11 +179,10 @@ def _progress(found: Examples, labels: Sequence[Label], at: int) -> None:
         said = [each for each in labels if each.interaction_id == pair.interaction_id]
         words = f"{number} {_SHORT[pair.place]}{'' if not said else ' ✓'}"
         parts.append(f"**[ {words} ]**" if number == at else words)
-    st.markdown(" · ".join(parts))
-    st.caption(label_counts_words(found, labels))
+    st.markdown(f"{' · '.join(parts)}  \n:small[{label_counts_words(labels)}]")
 
 
-def label_counts_words(found: Examples, labels: Sequence[Label]) -> str:
+def label_counts_words(labels: Sequence[Label]) -> str:
     """What people said of the examples so far, by what they were shown as."""
     if not labels:
         return "Nobody has labelled any of these yet. Labels count for the precision of the detector's examples."
@@ -210,26 +209,28 @@ def _buttons(run: Run, found: Examples, pair: Pair, labels: Sequence[Label], at:
     """Labels and the way to the next pair; none of it destroys anything."""
     me = acting.person().name
     own = next((each.label for each in labels if (each.interaction_id, each.actor) == (pair.interaction_id, me)), None)
-    with st.container(horizontal=True, vertical_alignment="center", key="labelling"):
-        for number, label in enumerate(LABELS, 1):
-            key = f"label-{label}-{found.subject.finding_id[:8]}-{at}"
-            words = f"{_WORDS[label]} ✓" if own == label else _WORDS[label]
+    # Forms are as wide as what holds them.
+    columns = st.columns([1, 1.25, 1.25, 3.5, 1, 1], vertical_alignment="center")
+    for number, (label, column) in enumerate(zip(LABELS, columns, strict=False), 1):
+        key = f"label-{label}-{found.subject.finding_id[:8]}-{at}"
+        words = f"{_WORDS[label]} ✓" if own == label else _WORDS[label]
+        with column:
             act = acting.form(key, words, reason=None, shortcut=str(number))
-            if act is not None:
-                with acting.doing(key, f"Example {at} is labelled: {_WORDS[label].lower()}."):
-                    label_example(
-                        frame.observatory(),
-                        run.run_id,
-                        found.subject.finding_id,
-                        pair.interaction_id,
-                        label,
-                        actor=act.actor,
-                        token=act.token,
-                    )
-        if st.button("Back", key="previous", shortcut="k", disabled=at == 1):
-            _go_to(at - 1)
-        if st.button("Next", key="next", shortcut="j", disabled=at == len(found.pairs)):
-            _go_to(at + 1)
+        if act is not None:
+            with acting.doing(key, f"Example {at} is labelled: {_WORDS[label].lower()}."):
+                label_example(
+                    frame.observatory(),
+                    run.run_id,
+                    found.subject.finding_id,
+                    pair.interaction_id,
+                    label,
+                    actor=act.actor,
+                    token=act.token,
+                )
+    if columns[4].button("Back", key="previous", shortcut="k", disabled=at == 1):
+        _go_to(at - 1)
+    if columns[5].button("Next", key="next", shortcut="j", disabled=at == len(found.pairs)):
+        _go_to(at + 1)
 
 
 def _go_to(number: int) -> None:

@@ -39,13 +39,13 @@ def page() -> None:
         kept_of = [_cycle_words(cycle) for cycle in with_page if cycle in there]
         right.caption(f"A page is kept of {', '.join(kept_of[:8])}." if kept_of else "No report is kept in this home.")
         found = drift_report(observatory, names[chosen])
+        _page_of(found)
         if found.state == "none":
             _none(names[chosen])
         elif found.state == "stale":
             _stale(names[chosen])
         else:
             _found(found)
-        _page_of(found)
         frame.footer(
             "report",
             same=["report", *(["--cycle", str(names[chosen])] if names[chosen] is not None else []), "--no-texts"],
@@ -95,7 +95,7 @@ def _found(found: DriftReport) -> None:
     st.markdown(report_words(found))
     number = st.column_config.NumberColumn(format="%.3f")
     st.dataframe(
-        columns_table([column for column in found.columns if column.value is not None]),
+        columns_table([column for column in found.columns if column.value is not None]).drop(columns="why not"),
         hide_index=True,
         key="columns",
         placeholder="–",
