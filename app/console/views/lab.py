@@ -128,7 +128,7 @@ def _asked(asked: Asked | str | None, incident: int | None, finding: str | None)
         targets = lab_proposals.targets_in_words([(each.want, *each.cell) for each in asked.targets])
         st.markdown(f"It asks for **{targets}**.")
         if asked.unaimed:
-            st.caption(f"Not on the bench, and so not patched: {', '.join(map(plain, asked.unaimed))}.")
+            st.caption(f"Not on the bench, and so not patched: {lab_proposals.few(asked.unaimed)}.")
 
 
 # -- searching -----------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def cards(
     """What the search says, and the proposals that fit, the best first."""
     if search is not None:
         _searched(search)
+        if search.unaimed and incident is None and finding is None:  # else it is said above
+            st.caption(f"Not on the bench, and so not patched: {few(search.unaimed)}.")
         order = {each: place for place, each in enumerate(search.proposals)}
         proposals = sorted(proposals, key=lambda each: order.get(each[0].proposal_id, len(order)))
     if not proposals:
@@ -107,8 +109,6 @@ def _searched(search: Search) -> None:
     else:
         st.markdown(f"{badge('no_data')} It cannot be told{rows}.")
         st.text(shown(search.why, 500)[0])
-    if search.unaimed:
-        st.caption(f"Not on the bench, and so not patched: {', '.join(map(plain, search.unaimed))}.")
     if search.refused:
         _refused(search)
 
@@ -121,6 +121,12 @@ def targets_in_words(targets: Sequence[tuple[int, str, str]]) -> str:
     ]
     more = f"; and {len(targets) - NAMED} more" if len(targets) > NAMED else ""
     return "; ".join(told) + more
+
+
+def few(names: Sequence[str]) -> str:
+    """The first few of what is only named, as Markdown, and how many more."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return "; ".join(map(plain, names[:NAMED])) + more
 
 
 def _small(words: str) -> str:
@@ -174,8 +180,7 @@ def _card(number: int, proposal: RewardProposal) -> None:
             _all_targets(pressures, expected, proposal.proposal_id)
     for words, which in (("Not turned", "unturned"), ("▲ Was right, and is not sure any more", "lost")):
         if told := detail.get(which):
-            more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
-            st.caption(f"{words}: {'; '.join(map(plain, told[:NAMED]))}{more}.")
+            st.caption(f"{words}: {few(told)}.")
     less = detail.get("pushed_less") or []
     if less:
         told = ", ".join(

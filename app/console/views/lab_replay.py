@@ -110,7 +110,9 @@ def _beside(result: Result) -> list[str]:
     lines = []
     flagged = result["flagged"]
     if flagged is not None:
-        if flagged["lost"] is None:
+        if not flagged["n"]:
+            lines.append(f"{badge('no_data', 'FLAGGED')} No interaction that the incident names lies in these cycles.")
+        elif flagged["lost"] is None:
             lines.append(
                 f"{badge('no_data')} None of the {flagged['n']} flagged interactions in these cycles was pushed."
             )
