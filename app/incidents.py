@@ -81,6 +81,18 @@ class IncidentView:
         """Whether the newest checked cycle is one in which it was not seen any more."""
         return self.checked is not None and self.checked > self.incident.seen_cycle
 
+    @property
+    def again(self) -> int | None:
+        """Of a resolved one: the newest cycle after the resolution's in which a pinned thing keeps it from passing.
+
+        None = there is none. It need not reopen the incident: it may be accepted, silenced, or another incident's.
+        """
+        last = self.incident.resolved_cycle
+        if last is None:
+            return None
+        newest = (each.latest for each in self.evidence if each.latest is not None and opens(each.latest.finding))
+        return max((each.cycle for each in newest if each.cycle > last), default=None)
+
 
 def keep_check(
     store: Store, run_id: str, checked: Checked, as_of: datetime | None = None, *, actor: str, reason: str = ""

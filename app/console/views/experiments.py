@@ -120,7 +120,7 @@ def verdict(found: ExperimentReport) -> str:
     if found.improved:
         names = ", ".join(plain(each.metric) for each in found.improved[:4])
         return f"{badge('pass', 'BETTER')} nothing is worse, and better: {names}"
-    return f"{badge('pass', 'NOT WORSE')} nothing is significantly worse, and nothing is shown to be better"
+    return f"{badge('pending', 'NOTHING SHOWN')} nothing is shown to be worse, and nothing to be better"
 
 
 def _validity(found: ExperimentReport) -> None:
@@ -200,7 +200,8 @@ def state_of(found: ExperimentReport, effect: Effect) -> str:
         return words("fail", "WORSE")
     if effect in found.improved:
         return words("pass", "BETTER")
-    return words("pass", "NOT WORSE") if effect.better != "none" else words("no_data", "NOT JUDGED")
+    # Not significantly worse is not "not worse": with few users nothing ever is.
+    return words("pending", "NOT SHOWN") if effect.better != "none" else words("no_data", "NOT JUDGED")
 
 
 def effects_table(found: ExperimentReport, effects: Sequence[Effect], guards: ExperimentPolicy | None) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from palomar.app.console.links import link, registered
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import OF_INCIDENT, OF_SEVERITY, State, badge, words
 from palomar.app.console.tables import in_words, slice_in_words, slice_words, title, unit
+from palomar.app.console.telling import incident_words
 from palomar.app.incidents import Evidence, IncidentView
 from palomar.data.findings import Finding
 from palomar.data.slices import ALL
@@ -39,7 +40,7 @@ def head(found: IncidentView) -> None:
     reopened = f" {badge('fail', f'REGRESSED ×{incident.reopened}')}" if incident.reopened else ""
     st.markdown(
         f"### {badge(OF_INCIDENT[incident.state], incident.state.upper())} Incident {incident.number}: "
-        f"{plain(incident.title)}{reopened}"
+        f"{incident_words(incident)}{reopened}"
     )
     st.text(shown(lead.sentence, 2_000)[0])
     state, word = READINGS.get(lead.reading or "", ("no_data", "NO READING"))
@@ -100,10 +101,15 @@ def _watch(found: IncidentView) -> None:
             f"{badge('pending', 'REGRESSION WATCH')} no cycle after cycle {last} was checked yet; a finding of a later "
             "one reopens it."
         )
+    elif found.again is not None:
+        st.markdown(
+            f"{badge('warn', 'SEEN AGAIN')} what is pinned here keeps cycle {found.again} from passing, and did not "
+            "reopen it: it is accepted, silenced, or in another incident. Look before you rely on the resolution."
+        )
     else:
         st.markdown(
             f"{badge('pass', 'REGRESSION WATCH')} checked up to cycle {found.checked}, {found.checked - last} after "
-            "the resolution: nothing has reopened it."
+            "the resolution: nothing of it was found again."
         )
 
 
@@ -128,14 +134,20 @@ def _picture(found: IncidentView) -> None:
 
 def _ways(found: IncidentView) -> None:
     """Where to look further."""
-    lead = found.lead.finding
+    lead, number = found.lead.finding, found.incident.number
     with st.container(horizontal=True):
         if registered("alarm"):
-            link("The alarm", "alarm", ":material/notifications:", id=found.lead.finding_id)
+            link("The alarm", "alarm", ":material/notifications:", id=number)
+        if registered("why"):
+            link("Slices and terms", "why", ":material/grid_on:", alarm=number)
+        if registered("examples"):
+            link("Examples", "examples", ":material/article:", alarm=number)
+        elif lead.evidence.carrying:
+            link("An example", "trajectory", ":material/article:", id=lead.evidence.carrying[0])
         if lead.statistic is not None:
             link("Its chart", "behaviour", ":material/show_chart:", slice=lead.slice, stat=lead.statistic)
-        for number, each in enumerate(lead.evidence.carrying[:MOST_IDS], start=1):
-            link(f"Example {number}", "trajectory", ":material/article:", id=each)
+        if registered("lab") and found.incident.blocks:
+            link("Propose a patch", "lab", ":material/science:", incident=number)
 
 
 # -- evidence --------------------------------------------------------------------------------------------------------

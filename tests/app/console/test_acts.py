@@ -457,6 +457,22 @@ def test_an_incident_goes_from_open_to_resolved_and_back_with_actor_and_reason(
     assert [entry.reason for entry in trail[1:3]] == ["on call", "asking costs nothing"]
 
 
+def test_what_is_seen_again_after_the_resolution_is_said(page: Page, home: Path) -> None:
+    store = Observatory(home).store
+    store.incidents.resolve(1, "patched", actor="ada", reason="gone", cycle=5)
+    found = incidents.view(store, 1)
+    assert found is not None
+    assert (found.checked, found.again) == (6, 6)  # pinned before, and nothing has looked since
+    assert "SEEN AGAIN] what is pinned here keeps cycle 6 from passing" in said(page(home, "incidents", id="1"))
+    checked(store, 6, "pass")
+    quiet = incidents.view(store, 1)
+    assert quiet is not None
+    assert quiet.again is None
+    assert "checked up to cycle 6, 1 after the resolution: nothing of it was found again" in said(
+        page(home, "incidents", id="1")
+    )
+
+
 def test_votes_are_counted_by_detector(page: Page, home: Path) -> None:
     app = page(home, "incidents", id="1", do="Rate the alarm")
     app.radio(key="vote-1").set_value("useful").run()
