@@ -175,7 +175,8 @@ def _compare(connection: duckdb.DuckDBPyConnection, own: Condition, other: Condi
         _difference(connection, metric, sides["own"].get(metric.name), sides["other"].get(metric.name), counts[5])
         for metric in metrics
     ]
-    return Comparison(*counts[:5], tuple(_adjusted(found)))
+    n, other_n, both, mine, theirs, _ = counts
+    return Comparison(n, other_n, both, mine, theirs, tuple(_adjusted(found)))
 
 
 def _points(connection: duckdb.DuckDBPyConnection, name: str) -> dict[str, Point]:
@@ -222,7 +223,8 @@ def _difference(
 def _parts(of: Figure) -> npt.NDArray[np.float64]:
     """(units,): what each moves the figure; the sum of squares is its variance, with n - 1."""
     n = len(of.units)
-    return of.influence / np.sqrt(n * (n - 1))
+    parts: npt.NDArray[np.float64] = of.influence / np.sqrt(n * (n - 1))
+    return parts
 
 
 def _because(of: Difference, why: str) -> Difference:

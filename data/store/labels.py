@@ -57,8 +57,8 @@ class Labels:
                 raise self._database.refuse(f"there is no finding {finding_id!r}")
             run_id, detector = about
             key = {"finding_id": finding_id, "interaction_id": interaction_id, "actor": actor}
-            row = {"run_id": run_id, "detector": detector, "place": place, "label": label}
-            row |= {"labelled_at": datetime.now(UTC)}
+            row: dict[str, Any] = {"run_id": run_id, "detector": detector, "place": place, "label": label}
+            row["labelled_at"] = datetime.now(UTC)
             added = insert(connection, models.Label).values(**key, **row)
             connection.execute(added.on_conflict_do_update(index_elements=list(key), set_=row))
             append_entry(

@@ -78,8 +78,10 @@ def show(interaction_id: str) -> None:
         key="record",
         on_click="ignore",
     )
-    here = {} if "step" not in st.query_params else {"step": st.query_params["step"]}
-    frame.footer("trajectory", same=["show", item.interaction_id], id=item.interaction_id, **here)
+    context: dict[str, Any] = {"id": item.interaction_id}
+    if "step" in st.query_params:
+        context["step"] = st.query_params["step"]
+    frame.footer("trajectory", same=["show", item.interaction_id], **context)
 
 
 def _back() -> None:
