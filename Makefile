@@ -10,7 +10,7 @@ export DO_NOT_TRACK := 1
 HEADLESS ?=
 NAME ?=
 
-.PHONY: help install test lint demo console bench clean
+.PHONY: help install test lint demo console bench bench-console clean
 
 help:  ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ console: $(VENV)/run.stamp  ## open the console on http://localhost:8501
 
 bench: $(VENV)/dev.stamp  ## run the performance benchmarks (NAME=emergence: that one only)
 	$(BIN)/palomar bench $(NAME)
+
+bench-console: $(VENV)/dev.stamp  ## how quick the console is with a million interactions (makes them first)
+	$(BIN)/palomar bench console
 
 clean:  ## remove what was made here, .venv too
 	rm -rf $(VENV) build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

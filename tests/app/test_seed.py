@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("seed")]
 SMALL = SeedConfig(interactions=6_400, cycles=32, incidents=8)
 BY_CLOCK = {"created_at", "status_at", "started_at", "finished_at", "recorded_at", "checked_at", "scheduled_at",
             "changed_at", "made_at", "opened_at", "pinned_at", "voted_at", "at", "hash", "moved_at", "expires_at",
-            "requested_at", "approved_at", "set_at", "inputs", "until", "first_seen_at", "evidence",
+            "requested_at", "approved_at", "set_at", "token", "inputs", "until", "first_seen_at", "evidence",
             "previous"}  # fmt: skip
-"""Columns that hold the time of writing, or something with it inside."""
+"""Columns that hold the time of writing, something with it inside, or a random token."""
 
 
 @pytest.fixture(scope="session")
