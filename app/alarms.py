@@ -33,6 +33,7 @@ from palomar.data.store.records import (
 from palomar.data.store.silences import in_force
 from palomar.detectors.check import READS
 from palomar.detectors.detector import detectors
+from palomar.detectors.grouping import opens
 from palomar.detectors.incidents import open_incidents, silenced
 from palomar.detectors.precision import Precision, precisions
 
@@ -150,7 +151,11 @@ def alarm(store: Store, run_id: str, asked: str) -> Alarm | Unknown:
 def _of_incident(store: Store, incident: Incident) -> Alarm:
     seen = view(store, incident.number)
     assert seen is not None
-    lead = seen.lead
+    lead, newest = seen.lead, seen.evidence[0].latest
+    if newest is not None and newest.cycle > incident.seen_cycle and opens(newest.finding):
+        # It came again and is another incident's by now; this one is about what was seen in its own time.
+        own = store.findings.read(incident.run_id, incident.seen_cycle, key=lead.key)
+        newest = own[0] if own else None
     return _with_context(
         store,
         Alarm(
@@ -159,7 +164,7 @@ def _of_incident(store: Store, incident: Incident) -> Alarm:
             finding_id=lead.finding_id,
             cycle=lead.cycle,
             finding=lead.finding,
-            newest=seen.evidence[0].latest,
+            newest=newest,
             findings=tuple(each.pin.finding for each in seen.evidence),
             faults=seen.faults,
             checked=seen.checked,

@@ -104,6 +104,18 @@ def test_finding_leads_to_the_incident_that_it_is_part_of(store: Store) -> None:
     assert the(store, store.findings.read("r", 3)[0].finding_id).incident is None
 
 
+def test_what_came_again_as_another_incident_is_not_told_of_the_first(store: Store) -> None:
+    store.incidents.resolve(1, "accepted", actor="ada", reason="fine", cycle=7, until_cycle=20)
+    check(store, 9, hack(after=0.9))
+    one = the(store, "1")
+    assert one.incident is not None
+    assert one.incident.seen_cycle == 7
+    assert (one.shown[0], one.shown[1].after) == (7, 0.7)
+    # What has faded to a warning since is what is known of it now.
+    check(store, 9, hack(after=0.2, severity="warns"))
+    assert (the(store, "1").shown[0], the(store, "1").shown[1].after) == (9, 0.2)
+
+
 def test_unknown_alarm_names_the_nearest_of_this_run_only(store: Store) -> None:
     store.incidents.arrive("other", 0, lambda *_: [])
     for asked in ("7", "x", "", "12345678901234567890"):

@@ -15,6 +15,8 @@ from palomar.data.store.records import Statistic
 IMMATURE_BELOW = 0.999
 GREY = {"light": "#9A9DA5", "dark": "#7C7F88"}
 SHAPES = {"in its band": "circle", "out of its band": "triangle-up", "feedback partly in": "diamond"}
+LABELS = 4
+"""Names of versions that have room beside each other."""
 LABEL = 34
 """Characters of a label beside a bar."""
 POINTS = pa.schema(
@@ -101,7 +103,7 @@ def alarm_chart(
     colour = {**state, "scale": {"domain": list(SHAPES), "range": [blue, orange, blue]}}
     layers = [
         *_band(control, theme),
-        *_versions(control, theme, first),
+        *_versions(control, theme, x),
         {
             "mark": {"type": "rule", "color": RULE[theme], "opacity": 0.7},
             "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
@@ -145,24 +147,46 @@ def _band(control: Control, theme: Theme) -> list[dict[str, Any]]:
     ]
 
 
-def _versions(control: Control, theme: Theme, first: int) -> list[dict[str, Any]]:
-    lines = [{"at": at, "name": name} for at, name in control.versions if at > first]
+def _versions(control: Control, theme: Theme, x: dict[str, Any]) -> list[dict[str, Any]]:
+    """Dotted lines where another reward came into force, and a dashed one at the first cycle out."""
+    first, last = x["scale"]["domain"]
+    inside = [(at, name) for at, name in control.versions if at > first]
+    names = apart(inside, first, last)
+    lines = [{"at": at, "name": name} for (at, _), name in zip(inside, names, strict=True)]
     marked = [{"at": control.since, "name": "first out"}] if control.since is not None and control.since > first else []
     made: list[dict[str, Any]] = []
-    for rows, dash, ink in ((lines, [1, 3], RULE[theme]), (marked, [5, 4], LIGHTER[ORANGE])):
+    # Names of versions stand at the top, that of the first cycle out at the bottom.
+    kinds = ((lines, [1, 3], RULE[theme], 0), (marked, [5, 4], LIGHTER[ORANGE], "height"))
+    for rows, dash, ink, place in kinds:
         if not rows:
             continue
-        at = {"field": "at", "type": "quantitative"}
-        made.append({"data": {"values": rows}, "mark": {"type": "rule", "strokeDash": dash, "color": ink},
-                     "encoding": {"x": at}})  # fmt: skip
+        at = {**x, "field": "at"}
+        made.append(
+            {
+                "data": {"values": rows},
+                "mark": {"type": "rule", "strokeDash": dash, "color": ink},
+                "encoding": {"x": at},
+            }
+        )
         made.append(
             {
                 "data": {"values": rows},
                 "mark": {"type": "text", "align": "left", "dx": 3, "dy": -6, "fontSize": 10, "color": INK[theme]},
-                "encoding": {"x": at, "y": {"value": 0}, "text": {"field": "name", "type": "nominal"}},
+                "encoding": {"x": at, "y": {"value": place}, "text": {"field": "name", "type": "nominal"}},
             }
         )
     return made
+
+
+def apart(lines: Sequence[tuple[int, str]], first: int, last: int) -> list[str]:
+    """Names of the lines; empty where one would stand on the name of a later one."""
+    room, named = (last - first) / LABELS, float("inf")
+    names = []
+    for at, name in reversed(lines):
+        fits = named - at >= room
+        names.append(name if fits else "")
+        named = at if fits else named
+    return names[::-1]
 
 
 def _domain(series: Sequence[Statistic], control: Control) -> tuple[float, float]:

@@ -14,6 +14,8 @@ from palomar.data.store.records import Statistic
 
 MOST_CYCLES = 250
 """Cycles drawn, the newest; with six lanes that stays at 1,500 marks."""
+MANY = 80
+"""Cycles from which on marks are small."""
 CURVE, GAP, LANE = 70, 12, 21
 """Heights in pixels: of a curve, between two, of a lane of marks."""
 GREEN, YELLOW = "#009E73", "#E69F00"
@@ -146,7 +148,7 @@ def timeline_chart(
     layers.append(
         {
             "transform": [{"filter": "datum.state != ''"}],
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+            "mark": {"type": "point", "filled": True, "size": 60 if last - first < MANY else 22, "opacity": 1},
             "encoding": {
                 "x": x,
                 "y": y,
@@ -191,7 +193,7 @@ def _curve(
         },
         {
             "transform": mine,
-            "mark": {"type": "line", "color": colour, "strokeWidth": 2, "point": {"size": 14, "color": colour}},
+            "mark": {"type": "line", "color": colour, "strokeWidth": 2, "point": {"size": 10, "color": colour}},
             "encoding": {"x": x, "y": y, "tooltip": _TOOLTIP},
         },
         {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from palomar.app.console.charts.alarm import Control, alarm_chart, points, push_chart, pushes
+from palomar.app.console.charts.alarm import Control, alarm_chart, apart, points, push_chart, pushes
 from palomar.app.console.charts.timeline import (
     CURVE,
     CURVES,
@@ -72,6 +72,25 @@ def test_band_limits_versions_and_first_cycle_are_drawn_with_the_themes_ink(them
     assert {layer["mark"]["color"] == LIGHT_TEXT for layer in texts} == {theme == "dark"}
     assert texts[0]["encoding"]["text"]["format"] == ".1%"
     json.dumps(spec)
+
+
+def test_all_layers_share_the_cycles_that_are_shown() -> None:
+    series = [statistic(cycle, 0.3) for cycle in range(140, 200)]
+    spec = alarm_chart(
+        series, control(versions=((150, "a"), (190, "b")), since=193), "light", first=140, last=199, height=200
+    )
+    domains = [
+        layer["encoding"]["x"]["scale"]["domain"]
+        for layer in spec["layer"]
+        if "field" in layer["encoding"].get("x", {})
+    ]
+    assert domains == [[140, 199]] * 7
+
+
+def test_names_of_versions_do_not_stand_on_each_other() -> None:
+    lines = [(cycle, str(cycle)) for cycle in (10, 45, 48, 50, 80, 99)]
+    assert apart(lines, 0, 100) == ["10", "", "", "50", "", "99"]
+    assert apart([], 0, 100) == []
 
 
 def test_what_is_not_known_or_not_in_the_picture_is_not_drawn() -> None:
