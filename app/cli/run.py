@@ -180,6 +180,9 @@ def _loop(settings: Settings, home: Path, cycles: int) -> None:
 
     with _progress(home, settings, cycles) as watch, open_loop(settings, home, watch) as loop:
         run_to(loop, cycles)
+        waiting = len(loop.store.messages.read(settings.name, state="waiting"))
+    if waiting:
+        notes.print(f"{waiting} messages could not be sent yet: palomar notify list, palomar notify send --wait 600")
 
 
 @contextmanager
