@@ -568,6 +568,18 @@ def test_the_decision_file_is_whole_at_every_moment_and_only_goes_on(home: Path,
     assert sorted(each.name for each in path.parent.iterdir()) == [".decision.json.lock", "decision.json"]
 
 
+def test_the_file_that_the_loop_keeps_in_its_home_is_brought_up_to_date_by_whoever_decides(home: Path) -> None:
+    run(home, "new", code=0)
+    kept = home / gate_exports.DECISION_FILE
+    assert not kept.exists()  # no loop keeps one here
+    gate_exports.write_decision_file(kept, decisions(home)[0])
+    run(home, "override", "request", "new", "--to", "block", "--reason", "saw it", "--actor", "ann", code=0)
+    asked = "demo:new:override-1"
+    run(home, "override", "approve", asked, "--reason", "so did I", "--actor", "bob", code=1)
+    said = json.loads(kept.read_text(encoding="utf-8"))
+    assert (said["sequence"], said["verdict"], said["kind"]) == (2, "block", "override")
+
+
 def test_a_file_that_is_something_else_is_left_alone(home: Path, tmp_path: Path) -> None:
     path = tmp_path / "decision.json"
     path.write_text("my notes")
