@@ -362,6 +362,9 @@ def test_an_incident_is_taken_to_its_end_once_by_the_tokens_name(caller: Callabl
     assert (ended.status_code, ended.json()["state"]) == (200, "resolved")
     done = [(each.actor, each.action) for each in api.store.audit_log.read(subject="incident:1", actor="decide")]
     assert done == [("decide", "incident.comment"), ("decide", "incident.ack"), ("decide", "incident.resolve")]
+    # It was looked for a probe as well; there is nothing in this home that could be one.
+    (entry,) = api.store.audit_log.read(subject="probe:incident-1-cycle-4")
+    assert (entry.actor, entry.action) == ("decide", "probe.none")
     assert api.store.audit_log.verify()[1] is None
 
 
