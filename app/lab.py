@@ -14,7 +14,7 @@ from palomar.data.store.records import Job, RewardChange, RewardProposal, Reward
 from palomar.reward.spec import RewardSpec
 from palomar.reward.versions import stored_spec
 
-JOBS_LOOKED_AT = 200
+JOBS_LOOKED_AT = 50
 """Among so many of the newest jobs one that has answered already is looked for."""
 
 

@@ -97,7 +97,8 @@ def asked_by_finding(store: Store, run: Run, key: str) -> Asked:
 
     Raises StoreError where none begins so, where several do, and where it is nothing that a patch answers.
     """
-    stored = store.findings.read(run.run_id)
+    exact = store.findings.get(key)  # a whole id, as links have it: to read all findings takes seconds
+    stored = [exact] if exact is not None and exact.run_id == run.run_id else store.findings.read(run.run_id)
     matching = [each for each in stored if each.finding.key.startswith(key) or each.finding_id.startswith(key)]
     if not matching:
         raise StoreError(f"finding {key!r}", "the run has none whose key or id begins so; see palomar check --json")
