@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,38 @@ def test_the_error_of_blocking_by_suites_is_shared_by_all_comparisons() -> None:
     assert ask(suites=suites(champion=-0.028)).verdict == "block"
 
 
+def test_a_tests_degrees_of_freedom_are_its_families_less_one() -> None:
+    said = ask(suites=(pair(effect=-0.03, clusters=10), *suites()[1:]))
+    found = {check.code: check for check in said.checks}
+    assert found["worse:s:solved:champion"].p == pytest.approx(2 * 0.00747818, abs=1e-7)  # t(9) at -3, two comparisons
+    assert found["not_worse:s:solved:champion"].low == pytest.approx(-0.03 - 1.833113 * 0.01, abs=1e-7)
+
+
+def test_as_much_as_is_asked_for_is_enough() -> None:
+    assert ask(suites=(pair(tasks=50, clusters=10, error=0.005), *suites()[1:])).verdict == "promote"
+    edge = evidence().cycle.model_copy(update={"reward_invalid": 2, "reward_waiting": 20, "largest_lag": 1})
+    assert ask(cycle=edge).verdict == "promote"
+
+
+def test_what_a_policy_does_not_ask_does_not_count() -> None:
+    fault = CheckEvidence(verdict="warn", findings=(FAULT,))
+    assert ask(cycle_check=fault).verdict == "hold"
+    assert ask(POLICY + "check: {cycle: false}\n", cycle_check=fault).verdict == "promote"
+    noted = CheckEvidence(verdict="warn", findings=(FAULT.model_copy(update={"fault": False}),), assessed=5)
+    assert ask(cycle_check=noted, candidate_check=noted).verdict == "promote"
+
+
+def test_of_a_candidate_that_is_not_what_was_registered_no_suite_speaks() -> None:
+    said = ask(digests_match=False, suites=suites(milestone=0.05))
+    spoken = {check.code: check.result for check in said.checks if ":solved:" in check.code or ":size:" in check.code}
+    assert set(spoken.values()) == {"unknown"}
+    assert len(spoken) == 4
+
+
 def test_lower_is_better_turns_the_sides() -> None:
+    for change, verdict in ((0.02, "hold"), (-0.02, "promote")):
+        wide = pair(effect=change, error=0.03, better="down")
+        assert ask(suites=(wide, *suites()[1:])).verdict == verdict
     worse = tuple(each.model_copy(update={"better": "down"}) for each in suites(champion=0.04)[:3])
     assert ask(suites=(*worse, suites()[3])).reasons == ("worse:s:solved:champion",)
     better = tuple(each.model_copy(update={"better": "down"}) for each in suites(milestone=-0.04)[:3])
@@ -210,6 +242,7 @@ MISSING: list[tuple[str, Mapping[str, Any], str]] = [
     ("check in doubt", {"cycle_check": CheckEvidence(verdict="not_assessable")}, "check:cycle"),
     ("no candidate check", {"candidate_check": CheckEvidence(verdict=None)}, "check:candidate"),
     ("nothing assessed", {"candidate_check": CheckEvidence(verdict="pass", assessed=0)}, "check:candidate"),
+    ("a check that blocks", {"cycle_check": CheckEvidence(verdict="block")}, "check:cycle"),
     ("incidents not asked", {"incidents": None}, "incidents"),
     ("an open incident", {"incidents": (Told(id="3", code="i", sentence="a hack", blocks=True),)}, "incidents"),
     ("held by the loop", {"held_by": ("reward_changed",)}, "reward_changed"),
@@ -362,6 +395,13 @@ def test_an_experiment_that_shows_or_does_not_show(found: Effect, verdict: str, 
     assert (said.verdict, said.reasons[0]) == (verdict, reason)
 
 
+def test_a_relative_margin_is_of_the_controls_value() -> None:
+    found = effect("asked", values={"champion": 0.3, "candidate": 0.9})
+    checks = {check.code: check for check in ask(LIVE, experiment=report(found), suites=()).checks}
+    assert checks["not_same:asked:champion"].margin == pytest.approx(0.03)
+    assert checks["not_worse:kept:champion"].margin == 0.02
+
+
 def test_an_experiments_metric_of_which_less_is_better() -> None:
     for value, verdict in ((0.03, "block"), (0.012, "hold"), (-0.03, "promote")):
         found = report(effect("kept", value=value, better="down"), effect("kept", "anchor", better="down"))
@@ -373,6 +413,11 @@ def test_an_experiment_that_is_missing_or_invalid_holds_whatever_it_says() -> No
     worse = effect("kept", value=-0.05)
     assert ask(LIVE, experiment=report(worse, sample_ratio="fail"), suites=()).reasons[0] == "invalid:sample_ratio"
     assert ask(LIVE, experiment=report(exposure="unknown"), suites=()).reasons[0] == "invalid:exposure"
+    gain = effect("kept", value=0.02)
+    checks = ask(LIVE, experiment=report(gain, sample_ratio="fail"), suites=()).checks
+    assert {check.result for check in checks if "kept" in check.code or "asked" in check.code} == {"unknown"}
+    unchecked = replace(report(gain), validity=())
+    assert ask(LIVE, experiment=unchecked, suites=()).reasons[0] == "invalid:experiment_validity"
     other = ExperimentReport("ab", {"champion": "somebody", "candidate": "new"}, EFFECTS, report().validity, NOW)
     assert ask(LIVE, experiment=other, suites=()).verdict == "hold", "it compared with someone else"
 

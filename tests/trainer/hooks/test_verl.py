@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import json
 import sys
+import time
 import types
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -114,9 +115,11 @@ def test_it_waits_for_the_decision_about_what_was_saved(hook: Any, path: Path) -
     trainer.fit()
     assert trainer.saved == [2]
     path.unlink()
-    callback = hook.PalomarCheckpointCallback(config=options)
+    callback = hook.PalomarCheckpointCallback(config=config(path, candidate_format="c12-{step}", wait_s=60))
+    began = time.monotonic()
     callback.on_save(Trainer(callback), 2, "x", async_save=True)  # is not written yet: nothing to wait for
     assert callback.stopped is None
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
