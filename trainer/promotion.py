@@ -45,6 +45,8 @@ Result = Literal["pass", "fail", "unknown"]
 Part = Literal["validity", "block", "require", "success"]
 Better = Literal["up", "down", "none"]
 
+SERVES = "it serves, and should be rolled back: "
+"""How the sentence begins that blocks a champion."""
 POWER = 0.8
 """Chance at which a size is said to be enough."""
 
@@ -259,7 +261,7 @@ def decide(evidence: Evidence, policy: Policy) -> Outcome:
         others = f"; and {len(blocking) - 1} more" if len(blocking) > 1 else ""
         # The same tests go on after the promotion: of a champion, block is roll back.
         serves = evidence.status == "promoted"
-        said = f"{'it serves, and should be rolled back: ' if serves else ''}{blocking[0].sentence}{others}"
+        said = f"{SERVES if serves else ''}{blocking[0].sentence}{others}"
         return outcome("block", None, [*(["rollback"] if serves else []), *(c.code for c in blocking)], said)
     if invalid:
         # What is known to be wrong before what is not known.

@@ -17,7 +17,7 @@ from palomar.data.store import Store
 from palomar.data.store.incidents import ACTIVE, Arrival
 from palomar.data.store.records import Decision, Incident, IncidentState, PinnedFinding, Silence
 from palomar.detectors.incidents import covered
-from palomar.trainer.promotion import Evidence, Told
+from palomar.trainer.promotion import SERVES, Evidence, Told
 
 DETECTOR = "gate"
 """Whose finding it is where a champion is taken back and no detector found anything."""
@@ -94,7 +94,8 @@ def tell_incidents(store: Store, run_id: str, decision: Decision, *, to: str, cy
         store.incidents.act(
             number,
             actor=actor,
-            what=f"{decision.candidate} was taken back, {to} serves from cycle {cycle + 1} on: {decision.sentence}",
+            what=f"{decision.candidate} was taken back, {to} serves from cycle {cycle + 1} on: "
+            f"{decision.sentence.removeprefix(SERVES)}",
             detail={"decision": decision.decision_id, "checkpoint": decision.candidate, "to": to},
             token=f"rollback {decision.decision_id} incident {number}",
         )

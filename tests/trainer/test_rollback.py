@@ -179,7 +179,7 @@ def test_the_incident_of_the_finding_is_told_and_stays_open_and_holds_what_comes
     (incident,) = store.incidents.read("r")
     assert incident.state == "open"
     (act,) = store.audit_log.read(subject="incident:1", action="incident.action")
-    assert act.reason.startswith("c6 was taken back, c4 serves from cycle 9 on: ")
+    assert act.reason == "c6 was taken back, c4 serves from cycle 9 on: in cycle 8: clarification_rate rises"
     begun(store, 9, "c4")
     checkpoint(tmp_path, store, "c9", "c4", 9)
     serving, decided = ended(store, tmp_path, 9, "c9")
