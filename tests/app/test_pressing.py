@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from palomar.app import pressing
 from palomar.app.cli import app
 from palomar.app.control import Band, controlled
-from palomar.app.kept import Pending
+from palomar.app.kept import Kept, Pending
 from palomar.app.service import Observatory
 from palomar.data.lake import Lake
 from palomar.data.slices import ALL
@@ -95,7 +95,7 @@ def test_curves_are_the_rewards_incentives_and_made_once(home: Observatory, monk
         assert ours == theirs
     assert any(each.status == "ok" for each in found.estimates)
     # Another process finds them beside the lake.
-    monkeypatch.setattr(pressing, "_CURVES", pressing.Kept(4))
+    monkeypatch.setattr(pressing, "_CURVES", Kept(4))
     monkeypatch.setattr(pressing, "incentives", lambda *_: pytest.fail("they are kept"))
     again = pressing.curves_of(home, "run", 1)
     assert again == found

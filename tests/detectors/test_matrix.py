@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
 
 from palomar.data.findings import Finding
 from palomar.data.lake import Lake

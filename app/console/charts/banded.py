@@ -16,6 +16,8 @@ from palomar.app.console.charts.base import BLUE, INK, LIGHTER, ORANGE, PADDING,
 from palomar.data.store.records import Forecast, Statistic
 
 HEIGHT = 320
+ROWS = 3
+"""Of labels of reward versions at the top."""
 GREEN = {"light": "#009E73", "dark": "#2CC79A"}
 """Of forecasts."""
 BAND = {"light": "#8A8D97", "dark": "#9CA0AC"}
@@ -198,18 +200,22 @@ def _versions(versions: Sequence[tuple[int, str]], x: dict[str, Any], top: float
         return []
     # Between the last cycle under the old one and the first under the new.
     values = [{"at": cycle - 0.5, "name": name} for cycle, name in versions]
-    return [
+    line = {
+        "data": {"values": values},
+        "mark": {"type": "rule", "color": INK[theme], "strokeDash": [1, 3], "strokeWidth": 1.5, "clip": True},
+        "encoding": {"x": {**x, "field": "at"}},
+    }
+    mark = {"type": "text", "align": "left", "dx": 4, "fontSize": 10.5, "color": INK[theme], "clip": True}
+    labels = [
+        # Those of neighbours stand one above the other.
         {
-            "data": {"values": values},
-            "mark": {"type": "rule", "color": INK[theme], "strokeDash": [1, 3], "strokeWidth": 1.5, "clip": True},
-            "encoding": {"x": {**x, "field": "at"}},
-        },
-        {
-            "data": {"values": values},
-            "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 10.5, "color": INK[theme], "clip": True},
-            "encoding": {"x": {**x, "field": "at"}, "y": {"value": 6}, "text": {"field": "name"}},
-        },
+            "data": {"values": values[row::ROWS]},
+            "mark": mark,
+            "encoding": {"x": {**x, "field": "at"}, "y": {"value": 6 + 12 * row}, "text": {"field": "name"}},
+        }
+        for row in range(min(ROWS, len(values)))
     ]
+    return [line, *labels]
 
 
 def _forecasts(x: dict[str, Any], y: dict[str, Any], green: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from palomar.app.console.charts.base import BLUE, INK, ORANGE, PADDING, Theme, c
 
 MIDDLE = {"light": "#F4F4F4", "dark": "#2B2D34"}
 """Ground of a change of 0, near the page's: white would shine in the dark."""
-FADED = 0.4
+FADED = 0.55
 """Opacity of a number that is not sure."""
 STRONG = 0.55
 """Share of the scale from which on numbers are written in white."""
@@ -136,11 +137,10 @@ def heat_map(
     }  # fmt: skip
 
 
-def signed(value: float | None, unknown: str = "") -> str:
-    """A number for a narrow cell: two digits, with its sign; 0.004 is ``0``, since a cell is no table."""
+def signed(value: float | None, reach: float = 1.0, unknown: str = "") -> str:
+    """A number for a narrow cell, with its sign: two digits of the scale's end, so that 0.004 beside 0.4 is ``0``."""
     if value is None:
         return unknown
-    text = f"{value:+.2f}".replace("0.", ".")
-    if text in ("+.00", "-.00"):
-        return "0"
-    return text if abs(value) < 10 else f"{value:+.0f}"
+    digits = min(4, max(0, 1 - math.floor(math.log10(reach)))) if reach > 0 else 2
+    text = f"{value:+.{digits}f}".replace("+0.", "+.").replace("-0.", "-.")
+    return "0" if not text.strip("+-0.") else text

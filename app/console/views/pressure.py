@@ -195,12 +195,13 @@ def _matrix(matrix: Matrix) -> None:
         f"**Charged to terms and rules.** {survive} of {matrix.tested} cells are there at a false discovery rate of "
         "5 %. The terms of a line add up to its reward; a rule is part of the reward already."
     )
+    largest = max((abs(cell.size or 0.0) for line in lines for cell in line.cells.values()), default=1.0)
     marks = [
         heat_chart.Mark(
             title(line.statistic),
             kind_words(kind),
             cell.size,
-            heat_chart.signed(cell.size, "?" if cell.status == "too few" else ""),
+            "?" if cell.status == "too few" else heat_chart.signed(cell.size, min(largest, 0.9)),
             cell.there,
             cell.survives,
             f"{title(line.statistic)}, {kind_words(kind)}: {_cell_words(cell, line.statistic)}",

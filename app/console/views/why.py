@@ -269,7 +269,11 @@ def _heat(found: Heat) -> None:
         f"**Change against {span_words(found.reference)}, {what}**, by slice and cycle: {len(survive)} of "
         f"{len(tested)} cells that were tested are there at a false discovery rate of 5 %."
     )
-    marks = [heat_mark(item, points, unit(found.statistic)) for item in found.cells]
+    sure = [abs(item.change) for item in found.cells if item.change is not None and item.status in ("ok", "reference")]
+    marks = [
+        heat_mark(item, points, unit(found.statistic), (100 if points else 1) * max(sure, default=1.0))
+        for item in found.cells
+    ]
     reach = heat_chart.reach_of(marks)
     rows = [slice_cell(name) for name in found.slices]
     spec = heat_chart.heat_map(
@@ -287,17 +291,11 @@ def _heat(found: Heat) -> None:
     )
 
 
-def heat_mark(item: SliceChange, points: bool, of: str) -> heat_chart.Mark:
-    """A cell of the heat map; shares as points of 100."""
+def heat_mark(item: SliceChange, points: bool, of: str, largest: float) -> heat_chart.Mark:
+    """A cell of the heat map; shares as points of 100. ``largest``: change that is drawn, which sets the digits."""
     scale = 100 if points else 1
     change = None if item.change is None else scale * item.change
-    text = "" if change is None else f"{change:+.0f}" if points and abs(change) >= 10 else f"{change:+.1f}"
-    if change is not None and not points:
-        text = _short(change)
-    if item.status == "few":
-        text = f"n<{FEW}"
-    elif item.status in ("no data", "immature") and change is None:
-        text = "–"
+    text = f"n<{FEW}" if item.status == "few" else heat_chart.signed(change, largest, "–")
     told = f"{slice_cell(item.slice)}, cycle {item.cycle}: "
     if item.value is None or item.base is None:
         told += item.status
@@ -310,10 +308,6 @@ def heat_mark(item: SliceChange, points: bool, of: str) -> heat_chart.Mark:
     sure = item.low is not None and item.high is not None and (item.low > 0 or item.high < 0)
     shown = None if item.status == "few" else change
     return heat_chart.Mark(slice_cell(item.slice), str(item.cycle), shown, text, sure, item.survives, told)
-
-
-def _short(change: float) -> str:
-    return f"{change:+.0f}" if abs(change) >= 10 else f"{change:+.1f}" if abs(change) >= 1 else f"{change:+.2g}"
 
 
 # -- what pushes it --------------------------------------------------------------------------------------------------

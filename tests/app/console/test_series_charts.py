@@ -36,9 +36,13 @@ def test_a_waterfall_ends_where_its_bars_lead_whatever_their_order() -> None:
 
 
 def test_numbers_of_a_heat_map_are_short_signed_and_never_a_false_zero() -> None:
-    assert [heat.signed(value) for value in (0.123, -0.5, 0.004, -0.004, 1.25, -12.0, None)] == (
-        ["+.12", "-.50", "0", "0", "+1.25", "-12", ""]
+    assert [heat.signed(value) for value in (0.12, -0.5, 0.04, -0.04, 1.25, None)] == (
+        ["+.1", "-.5", "0", "0", "+1.2", ""]
     )  # fmt: skip
+    assert [heat.signed(value, 0.4) for value in (0.123, 0.004, 0.1)] == ["+.12", "0", "+.10"]
+    assert [heat.signed(value, 70.0) for value in (52.3, -0.4, 0.6)] == ["+52", "0", "+1"]
+    assert heat.signed(3e-5, 1e-4) == "0"
+    assert heat.signed(None, 1.0, "–") == "–"
     marks = [heat.Mark("r", "a", 0.9, "+.90", True, True, ""), heat.Mark("r", "b", None, "n<30", False, False, ""),
              heat.Mark("r", "c", 5.0, "+5", False, False, "")]  # fmt: skip
     assert heat.reach_of(marks) == 0.9  # what is not sure does not pale what is
