@@ -37,7 +37,7 @@ def page() -> None:
         at = frame.pager("page", "Page", pages)
         found = first if at == 1 else audit_trail.read(store, which, size=PAGE_SIZE, page=at)
         if found.entries:
-            _entries(found.entries, found.total, at)
+            _entries(found.entries, found.total)
         else:
             _nothing(store, which)
         _exports(store, which)
@@ -144,9 +144,11 @@ def _pinned(store: Store, words: str) -> None:
 # -- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _entries(found: Sequence[AuditEntry], total: int, at: int) -> None:
-    first = (at - 1) * PAGE_SIZE + 1
-    st.markdown(f"**{total:,} entries**, newest first; these are {first:,} to {first + len(found) - 1:,}.")
+def _entries(found: Sequence[AuditEntry], total: int) -> None:
+    st.markdown(
+        f"**{total:,} entries**, newest first; on this page are {len(found)}, from entry {found[0].number:,} down to "
+        f"{found[-1].number:,}."
+    )
     st.dataframe(
         table(found),
         hide_index=True,
