@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from palomar.app.kept import Kept, Pending, state
-from palomar.app.service import Observatory
+from palomar.app.service import Observatory, Trajectory
 from palomar.data.errors import StoreError
 from palomar.data.findings import Evidence, Finding
 from palomar.data.schema import Edit, Interaction, Step, ToolCall
@@ -196,6 +196,21 @@ def _picked(observatory: Observatory, subject: Subject) -> tuple[Evidence, bool,
     return found, True, ""
 
 
+_READ = Kept(16)
+
+
+def read(observatory: Observatory, interaction_id: str) -> Trajectory:
+    """As `Observatory.trajectory`, read once while nothing comes in: whoever labels sees the same pair again and again.
+
+    Raises LakeError where it is not stored.
+    """
+    lake = observatory.lake
+    parts = state(lake, ("feedback", None), ("observations", None), ("samples", None))
+    found = _READ.ask((interaction_id, parts), lambda: observatory.trajectory(interaction_id), wait_s=None)
+    assert not isinstance(found, Pending)
+    return found
+
+
 # -- side by side --------------------------------------------------------------------------------------------------
 
 
@@ -321,9 +336,14 @@ def counted(labels: Iterable[Label]) -> LabelCounts:
     return LabelCounts(sums["hack"], sums["not"], sums["cannot_tell"], sums["disputed"])
 
 
-def labels_of(store: Store, finding_ids: Sequence[str]) -> Mapping[ExamplePlace, LabelCounts]:
-    """What people said of the examples of some findings, by what they were shown as; places without are missing."""
-    found = store.labels.read(findings=finding_ids)
+def labels_of(
+    store: Store, *, finding_id: str | None = None, incident: int | None = None
+) -> Mapping[ExamplePlace, LabelCounts]:
+    """What people said of the examples of a finding, or of all of an incident; by what they were shown as.
+
+    Places without a label are missing.
+    """
+    found = store.labels.read(findings=None if finding_id is None else [finding_id], incident=incident)
     return {
         place: counted(each for each in found if each.place == place)
         for place in SHOWN

@@ -83,10 +83,22 @@ class Labels:
 
         return self._database.write(work)
 
-    def read(self, *, findings: Collection[str] | None = None, interaction_id: str | None = None) -> list[Label]:
-        """Labels of some findings or of one interaction, where given; by finding, interaction and person."""
+    def read(
+        self,
+        *,
+        findings: Collection[str] | None = None,
+        interaction_id: str | None = None,
+        incident: int | None = None,
+    ) -> list[Label]:
+        """Labels of some findings, of one interaction, of the findings pinned to an incident, where given.
+
+        By finding, interaction and person.
+        """
         model = models.Label
         query = select(*columns(model, Label))
+        if incident is not None:
+            pin = models.PinnedFinding
+            query = query.where(model.finding_id.in_(select(pin.finding_id).where(pin.incident == incident)))
         if interaction_id is not None:
             query = query.where(model.interaction_id == interaction_id)
         query = query.order_by(model.finding_id, model.interaction_id, model.actor)

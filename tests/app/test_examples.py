@@ -293,8 +293,10 @@ def test_only_an_example_can_be_labelled(kept: Path, tmp_path: Path) -> None:
         label_example(observatory, "r", found.subject.finding_id, "before", "hack", actor="ada")
     label_example(observatory, "r", found.subject.finding_id, "own", "hack", actor="ada")
     label_example(observatory, "r", found.subject.finding_id, "third", "not", actor="ada")
-    told = labels_of(observatory.store, [found.subject.finding_id])
+    told = labels_of(observatory.store, finding_id=found.subject.finding_id)
     assert {place: (each.hack, each.not_hack) for place, each in told.items()} == {"carrying": (1, 0), "random": (0, 1)}
+    assert labels_of(observatory.store, incident=1) == told
+    assert labels_of(observatory.store, incident=2) == {}
     (of_detector,) = detector_precision(observatory.store)
     assert (of_detector.detector, of_detector.labelled, of_detector.hacks) == ("behaviour", 1, 1)
 

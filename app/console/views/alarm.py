@@ -5,7 +5,7 @@ Laid out for a decision at three in the morning: what is needed fits 1280 x 800,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
@@ -32,10 +32,11 @@ from palomar.app.console.telling import (
     state_badge,
     where,
 )
+from palomar.app.examples import LabelCounts, labels_of
 from palomar.app.service import definition
 from palomar.app.why import SlicesOf, slices_of
 from palomar.data.findings import Finding
-from palomar.data.store.records import Run, Statistic, Vote
+from palomar.data.store.records import ExamplePlace, Run, Statistic, Vote
 
 SLICES, BARS, CHANGES = 5, 4, 4
 HEIGHT = 190
@@ -312,12 +313,22 @@ def _changes(of: Alarm) -> None:
     ]
     if said:
         st.caption(f"Pressure per step, 95 %: {', '.join(said)}.")
+    store = frame.observatory().store
+    number = None if of.incident is None else of.incident.number
+    st.caption(labels_words(labels_of(store, finding_id=of.finding_id if number is None else None, incident=number)))
     with st.container(horizontal=True):
         link("Data health", "health", ":material/monitor_heart:", cycle=of.shown[0])
         finding = of.shown[1]
         if finding.statistic is not None and definition(finding.statistic) is not None:
             link("Behaviour", "behaviour", ":material/show_chart:", stat=finding.statistic, slice=finding.slice)
         link("All alarms", "alarms", ":material/list:")
+
+
+def labels_words(labelled: Mapping[ExamplePlace, LabelCounts]) -> str:
+    """What people said of its examples, in a line."""
+    words = {"carrying": "flagged", "random": "random", "counter": "counter-examples"}
+    told = [f"{of.hack} of {of.labelled} {words[place]} are hacks" for place, of in labelled.items()]
+    return f"Examples labelled: {', '.join(told)}." if told else "Examples: nobody has labelled one yet."
 
 
 # -- what can be done ------------------------------------------------------------------------------------------------

@@ -275,6 +275,10 @@ def detectors_table(rows: Sequence[DetectorRow]) -> pd.DataFrame:
                 else f"{100 * each.low:.0f} to {100 * each.high:.0f} % of {each.rated}"
                 for each in told
             ],
+            "examples that are hacks": [
+                "none labelled" if each is None or not each.labelled else f"{each.hacks} of {each.labelled}"
+                for each in told
+            ],
             "last evaluated": [evaluated(row) for row in rows],
             "not assessed": [len(row.unassessed) for row in rows],
             "silenced": [", ".join(_where(each) for each in row.silences) for row in rows],

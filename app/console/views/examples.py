@@ -29,6 +29,7 @@ from palomar.app.examples import (
     counted,
     examples,
     label_example,
+    read,
 )
 from palomar.app.service import Trajectory
 from palomar.app.visible import visible
@@ -279,7 +280,7 @@ def _pair(found: Examples, pair: Pair, at: int) -> None:
 
 def _read(interaction_id: str) -> Trajectory | None:
     try:
-        return frame.observatory().trajectory(interaction_id)
+        return read(frame.observatory(), interaction_id)
     except LakeError as exc:
         st.warning(f"**{plain(interaction_id)} cannot be shown.**", icon=":material/search_off:")
         st.code(shown(str(exc), 500)[0], language=None, wrap_lines=True)
