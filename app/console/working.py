@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import streamlit as st
 
 from palomar.app import jobs
-from palomar.app.console import frame, options
+from palomar.app.console import acting, frame, options
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import badge
+from palomar.data.schema import content_id
 from palomar.data.store.jobs import UNDER_WAY
 from palomar.data.store.records import Job
 
@@ -21,6 +25,12 @@ FOLLOW_S = 1.0
 def runner() -> jobs.Runner:
     """The worker of this console's home."""
     return jobs.runner_of(frame.observatory().home, os.environ.get(options.STORE_VARIABLE) or None)
+
+
+def ask(kind: str, arguments: Mapping[str, Any], act: acting.Act) -> Job:
+    """Asks for a job as a form was pressed: once, however often it is sent; with other arguments it is another one."""
+    token = content_id(act.token, json.dumps(arguments, sort_keys=True))
+    return frame.observatory().store.jobs.ask(kind, arguments, actor=act.actor, token=token)
 
 
 def job_named(parameter: str) -> Job | None:

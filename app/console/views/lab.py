@@ -168,8 +168,7 @@ def _search(
     act = acting.form("search", f"{label} (cycles {cycles[0]} to {cycles[-1]})", reason=None, shortcut="p")
     if act is not None:
         with acting.doing("search", "Asked. What is found is shown here."):
-            store.jobs.ask("patch", {**arguments, "base": found.present.version}, actor=act.actor, token=act.token)
-            working.runner().look(store)
+            working.ask("patch", {**arguments, "base": found.present.version}, act)
     done = None if job is None or job.state != "done" else store.jobs.get(job.job_id)
     return None if done is None or done.result is None else lab_proposals.Search.of(done)
 

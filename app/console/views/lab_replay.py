@@ -54,10 +54,9 @@ def replay(found: Lab, change: Change, cycles: Sequence[int], incident: int | No
     act = acting.form("replay", f"Replay it on cycles {cycles[0]} to {cycles[-1]}", reason=None)
     if act is not None:
         with acting.doing("replay", "Asked. What it would have paid is shown below, as soon as it is there."):
-            asked = store.jobs.ask("replay", arguments, actor=act.actor, token=act.token)
+            asked = working.ask("replay", arguments, act)
             if change.proposal is None:
                 st.query_params["job"] = asked.job_id  # so that the address says what was changed by hand
-            working.runner().look(store)
 
 
 def _told(job: Job, result: Result) -> None:

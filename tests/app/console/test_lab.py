@@ -14,16 +14,18 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
 
-from palomar.app import jobs, patching
+from palomar.app import jobs, lab, patching
 from palomar.app.cli import app as command
 from palomar.app.console import signing
 from palomar.app.console.charts.sides import SIDES, drawn, push_sides
 from palomar.app.console.views import lab_replay
 from palomar.app.patching import edited
 from palomar.app.service import Observatory
+from palomar.data.errors import StoreError
 from palomar.data.findings import Evidence, Finding
 from palomar.data.lake import Lake
 from palomar.data.store import Store
+from palomar.data.store.jobs import Jobs
 from palomar.data.store.records import RewardProposal
 from palomar.detectors.incidents import open_incidents
 from palomar.reward.replay import replay
@@ -233,16 +235,29 @@ def test_a_killed_worker_is_said_on_the_page_and_asking_again_does_it(page: Page
     assert "FOUND" in said(app)
 
 
-def test_two_clicks_of_one_form_are_one_job(page: Page, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first answer is lost: the page believes that nothing was done, and asks again under the same token."""
-    monkeypatch.setattr(jobs.Runner, "look", lambda *_: (_ for _ in ()).throw(jobs.StoreError("store", "is away")))
+@pytest.mark.usefixtures("no_worker")
+def test_a_request_whose_answer_was_lost_is_one_job_when_it_is_made_again(
+    page: Page, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Jobs.ask
+
+    def lost(*given: Any, **named: Any) -> None:
+        ask(*given, **named)
+        raise StoreError("store", "the connection broke")
+
+    monkeypatch.setattr(lab, "newest_job", lambda *_: None)  # the page does not see it either
+    monkeypatch.setattr(Jobs, "ask", lost)
     app = page(home, "lab")
     app.button(key="do-search").click().run()
     assert "Not done" in said(app)
-    monkeypatch.setattr(jobs.Runner, "look", lambda *_: None)
-    app.run()
+    monkeypatch.setattr(Jobs, "ask", ask)
+    app.button(key="do-search").click().run()
     with Store.open(None, home) as store:
         assert len(store.jobs.read()) == 1
+        # What was done is another request the next time.
+    app.button(key="do-search").click().run()
+    with Store.open(None, home) as store:
+        assert len(store.jobs.read()) == 2
 
 
 # -- when there is nothing, or something is wrong --------------------------------------------------------------------
