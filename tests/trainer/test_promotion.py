@@ -298,6 +298,13 @@ def test_a_task_that_must_pass(value: float | None, verdict: str) -> None:
     policy = POLICY.replace("    two_way:", "    must_pass: {solved: [t1]}\n    two_way:")
     assert ask(policy, cases=(Case(suite="s", metric="solved", task="t1", value=value),)).verdict == verdict
     assert ask(policy).verdict == "hold"
+    failed = (Case(suite="s", metric="solved", task="t1", value=0.0),)
+    assert ask(policy, cases=failed, digests_match=False).verdict == "hold", "it is not known whose failure it is"
+    assert ask(policy, cases=(Case(suite="s", metric="size", task="t1", value=1.0),)).verdict == "hold"
+
+
+def test_a_newer_candidate_takes_the_place_of_a_hold_only() -> None:
+    assert ask(newer="c10").verdict == "promote"
 
 
 def test_a_loss_beyond_the_margin_is_failed_and_not_only_not_shown() -> None:
@@ -386,6 +393,7 @@ def test_an_experiment_without_loss_passes_and_a_gain_is_a_success() -> None:
         (effect("kept", "anchor", value=-0.07), "block", "deteriorated:kept:anchor"),
         (effect("kept", status="immature", why="2 % of edits are old enough"), "hold", "not_worse:kept:champion"),
         (effect("kept", status="too_few"), "hold", "not_worse:kept:champion"),
+        (effect("kept", better="none"), "hold", "not_worse:kept:champion"),
         (effect("asked", value=0.06), "hold", "not_same:asked:champion"),
         (effect("asked", values=None), "hold", "not_same:asked:champion"),
     ],
@@ -393,6 +401,24 @@ def test_an_experiment_without_loss_passes_and_a_gain_is_a_success() -> None:
 def test_an_experiment_that_shows_or_does_not_show(found: Effect, verdict: str, reason: str) -> None:
     said = ask(LIVE, experiment=report(found), suites=())
     assert (said.verdict, said.reasons[0]) == (verdict, reason)
+
+
+def test_a_metric_of_success_that_got_worse_blocks_though_it_is_no_guardrail() -> None:
+    policy = LIVE.replace("- {metric: kept}", "- {metric: extra}")
+    said = ask(policy, experiment=report(effect("extra", value=-0.05)), suites=())
+    assert (said.verdict, said.reasons) == ("block", ("deteriorated:extra:champion",))
+    assert [check.alpha for check in said.checks if check.part == "block"] == pytest.approx([0.01 / 3] * 3)
+
+
+def test_a_hold_over_an_experiment_says_how_many_more_users_it_needs() -> None:
+    checks = ask(LIVE, experiment=report(effect("kept", value=-0.012)), suites=()).checks
+    found = next(check for check in checks if check.code == "not_worse:kept:champion")
+    assert found.low is not None
+    assert found.high is not None
+    # What is between the effect and the bound must fall to what is between the effect and the margin: with the root.
+    reach, room = (found.high - found.low) / 2, 0.02 - 0.012
+    assert found.more == math.ceil(20_000 * ((reach / room) ** 2 - 1))
+    assert found.needed == f"{found.more} more users, if the difference stays"
 
 
 def test_a_relative_margin_is_of_the_controls_value() -> None:
@@ -418,6 +444,8 @@ def test_an_experiment_that_is_missing_or_invalid_holds_whatever_it_says() -> No
     assert {check.result for check in checks if "kept" in check.code or "asked" in check.code} == {"unknown"}
     unchecked = replace(report(gain), validity=())
     assert ask(LIVE, experiment=unchecked, suites=()).reasons[0] == "invalid:experiment_validity"
+    third = replace(report(), arms={"champion": "old", "anchor": "base", "candidate": "somebody"})
+    assert ask(LIVE, experiment=third, suites=()).verdict == "hold", "somebody else was measured"
     other = ExperimentReport("ab", {"champion": "somebody", "candidate": "new"}, EFFECTS, report().validity, NOW)
     assert ask(LIVE, experiment=other, suites=()).verdict == "hold", "it compared with someone else"
 
