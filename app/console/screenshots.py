@@ -2,7 +2,8 @@
 
 Starts the console on the home, visits the pages with a headless Chromium (Debian's, by playwright; both are for
 development only), and writes one small PNG per page and theme: ``<page>-light.png``, ``<page>-dark.png``. A picture
-that is larger than `LARGEST` gets fewer colours. Exits with 1 where a page shows an exception, or a picture stays too large.
+that is larger than `LARGEST` gets fewer colours. Exits with 1 where a page shows an exception, or a picture stays too
+large.
 """
 
 from __future__ import annotations
