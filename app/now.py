@@ -164,7 +164,7 @@ def timeline(store: Store, run_id: str) -> Timeline:
     # Where no decision is kept, the cycle's own stage says what it came to.
     decided = store.cycles.details(run_id, "decide")
     said = {cycle: str(detail.get("verdict", "pending")) for cycle, detail in decided.items()}
-    gate = {**said, **store.decisions.words(run_id)}
+    gate = said | {cycle: each.verdict for cycle, each in store.decisions.words(run_id).items()}
     verdicts = {each.cycle: each.verdict for each in store.verdicts.read(run_id)}
     opened: dict[int, list[int]] = {}
     for incident in store.incidents.read(run_id):

@@ -20,7 +20,7 @@ from palomar.data.lake import Lake, Table
 from palomar.data.schema import Feedback, Interaction
 from palomar.data.slices import ALL
 from palomar.data.store import Store
-from palomar.data.store.records import Cycle, Decision, LedgerRow, Run, StageName, Statistic
+from palomar.data.store.records import Cycle, DecisionWord, LedgerRow, Run, StageName, Statistic
 from palomar.data.store.runs import STAGES
 from palomar.detectors.check import Checked, check
 from palomar.detectors.departure import BASE_CYCLES, RUNNING, Departure, base_level, departures
@@ -66,7 +66,7 @@ class CycleView:
     """Stage that is being done, or where it stopped; None once all are done."""
     elapsed_s: float
     """Of the stages that are done."""
-    decision: Decision | None
+    decision: DecisionWord | None
     figures: Mapping[str, Statistic]
     """By name, over all interactions of the cycle."""
 
@@ -180,7 +180,7 @@ class Observatory:
     ) -> list[CycleView]:
         """The run's cycles with their decisions and figures, oldest first. ``figures``: only these; None = all."""
         records = self.store.cycles.read(run_id, newest=newest)
-        decisions = {item.cycle: item for item in self.store.decisions.latest(run_id, count=max(1, len(records)))}
+        decisions = self.store.decisions.words(run_id, since=records[0].cycle) if records else {}
         known: dict[int, dict[str, Statistic]] = {}
         if records and (figures is None or figures):
             span = range(records[0].cycle, records[-1].cycle + 1)

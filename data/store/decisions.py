@@ -16,7 +16,7 @@ from sqlalchemy import insert as plain_insert
 from palomar.data.store import models
 from palomar.data.store.audit_log import append_entry
 from palomar.data.store.database import Database, as_json, lock_run
-from palomar.data.store.records import Decision, DecisionKind, Details, Override, Verdict
+from palomar.data.store.records import Decision, DecisionKind, DecisionWord, Details, Override, Verdict
 from palomar.data.store.tables import columns
 
 THE_LOOP = "palomar run"
@@ -140,17 +140,22 @@ class Decisions:
         query = query.order_by(model.sequence)
         return self._database.read(lambda connection: [_read(row) for row in connection.execute(query)])
 
-    def words(self, run_id: str) -> dict[int, Verdict]:
-        """By cycle: what stands about the candidate that it trained; without the evidence, for pictures of a run."""
+    def words(self, run_id: str, *, since: int = 0) -> dict[int, DecisionWord]:
+        """By cycle, from ``since`` on: what stands about the candidate that it trained, without the evidence."""
         model = models.Decision
         numbers = (
             select(func.max(model.sequence))
-            .where(model.run_id == run_id, _in_force(datetime.now(UTC)))
+            .where(model.run_id == run_id, model.cycle >= since, _in_force(datetime.now(UTC)))
             .group_by(model.candidate)
         )
-        query = select(model.cycle, model.verdict).where(model.run_id == run_id, model.sequence.in_(numbers))
+        query = select(*columns(model, DecisionWord)).where(model.run_id == run_id, model.sequence.in_(numbers))
         query = query.order_by(model.sequence)
-        return self._database.read(lambda connection: {row.cycle: row.verdict for row in connection.execute(query)})
+
+        def work(connection: Connection) -> dict[int, DecisionWord]:
+            rows = connection.execute(query)
+            return {row.cycle: DecisionWord(row.cycle, row.candidate, row.verdict, tuple(row.reasons)) for row in rows}
+
+        return self._database.read(work)
 
     def latest(self, run_id: str, *, count: int) -> list[Decision]:
         """What stands of the run's last ``count`` candidates, newest cycle first."""

@@ -237,6 +237,16 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class DecisionWord:
+    """What stands about a candidate, without the evidence: for lists and pictures of many cycles."""
+
+    cycle: int
+    candidate: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Override:
     """A decision other than the rule's, asked for by one person and made by another."""
 
