@@ -24,6 +24,7 @@ from palomar.data.store import Store
 from palomar.detectors.incidents import open_incidents
 from palomar.trainer.evaluation import Evaluation, TaskResult
 from palomar.trainer.gate_policy import read_policy
+from palomar.trainer.promotion import Check, Outcome
 
 Page = Callable[..., AppTest]
 RUN = "seeded"
@@ -244,6 +245,33 @@ def test_the_blocking_check_comes_first_with_its_arithmetic(page: Page, decided_
     assert first.benefit is not None
     assert f"benefit **{first.benefit:+.4g}**" in said(app)
     assert f"n {first.n:,} tasks of 20 families" in said(app)
+
+
+def test_what_decided_stands_first_whatever_else_failed_or_passed() -> None:
+    def check(code: str, part: str, result: str) -> Check:
+        return Check.model_validate({"code": code, "part": part, "result": result, "sentence": code})
+
+    def outcome(verdict: str, reasons: tuple[str, ...], *checks: Check) -> Outcome:
+        said = {"verdict": verdict, "kind": None, "reasons": reasons, "sentence": "", "checks": checks}
+        return Outcome.model_validate({**said, "needed": (), "expires_at": None, "risks": {}})
+
+    improved = outcome(
+        "promote",
+        ("improved:solved",),
+        check("ledger", "validity", "pass"),
+        check("speed", "success", "unknown"),
+        check("solved", "success", "pass"),
+    )
+    assert [each.code for each in gate_view.ordered(improved)] == ["solved", "ledger", "speed"]
+    held = outcome(
+        "hold",
+        ("second", "first"),
+        check("ledger", "validity", "pass"),
+        check("first", "require", "fail"),
+        check("second", "require", "unknown"),
+        check("speed", "success", "fail"),
+    )
+    assert [each.code for each in gate_view.ordered(held)] == ["second", "first", "ledger", "speed"]
 
 
 def _of(home: Path, name: str) -> tuple[Store, str, Any]:
