@@ -154,6 +154,8 @@ def test_what_cannot_be_done_says_why_and_a_bug_does_not_show_its_message(
         store.jobs.ask("replay", {"old": NAIVE, "new": "terms: 3", "cycles": [2]}, actor="ann"),
         ask_replay(store, cycles=[77]),
         store.jobs.ask("patch", {"run": "run", "incident": 9, "cycles": [3]}, actor="ann"),
+        store.jobs.ask("gate", {"run": "run", "candidate": "nobody"}, actor="ann"),
+        store.jobs.ask("patch", {"run": "run", "cycles": [3], "base": "another"}, actor="ann"),
         store.jobs.ask("of a newer version", {}, actor="ann"),
         store.jobs.ask("bug", {}, actor="ann"),
     ]
@@ -161,7 +163,15 @@ def test_what_cannot_be_done_says_why_and_a_bug_does_not_show_its_message(
     errors = [store.jobs.get(each.job_id).error or "" for each in asked]  # type: ignore[union-attr]
     for error, said in zip(
         errors,
-        ("the new reward", "no interactions in these cycles", "no such incident", "is unknown here", "RuntimeError"),
+        (
+            "the new reward",
+            "no interactions in these cycles",
+            "no such incident",
+            "has no checkpoint 'nobody'",
+            "is in force no more",
+            "is unknown here",
+            "RuntimeError",
+        ),
         strict=True,
     ):
         assert said in error
