@@ -41,7 +41,6 @@ from palomar.data.schema import content_id
 from palomar.data.store import Store
 from palomar.data.store import records as stored
 from palomar.data.store.incidents import Arrival
-from palomar.data.store.runs import STAGES
 from palomar.detectors.incidents import arrivals
 from palomar.detectors.measure import measure
 from palomar.reward import changes
@@ -130,7 +129,7 @@ def story(config: SeedConfig, last: int) -> list[Turn]:
         way = np.linspace(0, 1, end - first) ** 0.8
         turns += [
             Turn(
-                cycle, era, first, cycle == end - 1, round(BASELINE - 3 + (top - BASELINE + 3) * float(step), 3),
+                cycle, era, first, cycle == end - 1, round(BASELINE + (top - BASELINE) * float(step), 3),
                 rows[cycle],
             )
             for cycle, step in zip(range(first, end), way, strict=True)
@@ -261,7 +260,7 @@ class _Seeding:
         # Of the last two cycles not everything is known yet.
         as_of = ended if cycle >= self.config.cycles - 2 else ended + timedelta(hours=6)
         self.lake.write_observations(score(facts(self.lake, cycle, as_of), stored_spec(reward), as_of), cycle)
-        self._samples(turn, drawn)
+        trained = self._samples(turn, drawn)
         store.statistics.write(RUN, measure(self.lake, [cycle]))
         quarantined = self._quarantined(cycle)
         self._ledger(turn, quarantined)
@@ -269,8 +268,9 @@ class _Seeding:
         self._forecasts(turn)
         self._incidents(turn)
         candidate = self._candidate(turn)
-        decided = self._decided(turn, candidate)
-        self._stages(turn, as_of, quarantined, candidate, decided)
+        # The gate reads what the stages before it kept.
+        self._before(turn, as_of, quarantined, {**trained, "candidate": candidate})
+        self._after(turn, candidate, self._decided(turn, candidate))
         store.cycles.complete(RUN, cycle)
         if turn.last:
             self._react(turn)
@@ -381,8 +381,8 @@ class _Seeding:
             self.pools[cycle] = _Pool.read(self.from_lake, cycle)
         return self.pools[cycle]
 
-    def _samples(self, turn: Turn, drawn: pa.Table) -> None:
-        """What the trainer did with those that they are drawn from, as far as the reward agrees."""
+    def _samples(self, turn: Turn, drawn: pa.Table) -> dict[str, object]:
+        """What the trainer did with those that they are drawn from, as far as the reward agrees; its figures."""
         watched = turn.cycle < BASELINE
         rows = self.lake.query(
             _SAMPLES,
@@ -405,6 +405,11 @@ class _Seeding:
         columns = [made[field.name] if field.name in made else rows[field.name] for field in SAMPLES]
         table = pa.table(columns, names=SAMPLES.names).cast(SAMPLES)
         self.lake.append_samples(table, turn.cycle)
+        left = {
+            str(each["values"]): each["counts"] for each in pc.value_counts(table["reason"].drop_null()).to_pylist()
+        }
+        trained = pc.sum(table["trained"]).as_py() or 0
+        return {"offered": count, "trained": trained, "not_trained": left, "policy_lag": {"0": trained}}
 
     def _quarantined(self, cycle: int) -> dict[str, int]:
         """Records of the cycle that could not be read, by kind."""
@@ -541,36 +546,37 @@ class _Seeding:
         given = vars(said(decide(evidence, rule), evidence, text))
         return self.store.decisions.take(RUN, candidate, after=0, cycle=turn.cycle, policy=rule.version, **given)
 
-    def _stages(
-        self,
-        turn: Turn,
-        as_of: datetime,
-        quarantined: Mapping[str, int],
-        candidate: str | None,
-        decision: stored.Decision | None,
+    def _before(
+        self, turn: Turn, as_of: datetime, quarantined: Mapping[str, int], trained: Mapping[str, object]
     ) -> None:
-        store, cycle = self.store, turn.cycle
-        drawn = {stage.stage: stage for stage in self.cycles[turn.source].stages}
-        verdict = store.verdicts.get(RUN, cycle)
-        said: dict[stored.StageName, dict[str, object]] = {
-            "collect": {"received": turn.rows + sum(quarantined.values()), "quarantined": dict(quarantined)},
-            "distil": {"as_of": as_of.isoformat(), "distilled": [cycle], "unsettled": []},
-            "train": {"candidate": candidate},
-            "check": {"verdict": verdict and verdict.verdict, "reasons": list(verdict.reasons) if verdict else []},
-            "respond": {"action": "none"},
-            "evaluate": {},
-            "decide": {
-                "verdict": "hold" if decision is None else decision.verdict,
-                "reasons": ["baseline"] if decision is None else list(decision.reasons),
-            },
-        }
-        if candidate is not None and decision is not None:
+        verdict = self.store.verdicts.get(RUN, turn.cycle)
+        assert verdict is not None, "it was carried over"
+        received = turn.rows + sum(quarantined.values())
+        self._stage(turn, "collect", {"received": received, "quarantined": dict(quarantined)})
+        self._stage(turn, "distil", {"as_of": as_of.isoformat(), "distilled": [turn.cycle], "unsettled": []})
+        self._stage(turn, "train", trained)
+        self._stage(turn, "check", {"verdict": verdict.verdict, "reasons": list(verdict.reasons)})
+        self._stage(turn, "respond", {"action": "none"})
+        self._stage(turn, "evaluate", {})
+
+    def _after(self, turn: Turn, candidate: str | None, decision: stored.Decision | None) -> None:
+        if candidate is None or decision is None:
+            self._stage(turn, "decide", {"verdict": "hold", "reasons": ["baseline"]})
+        else:
+            self._stage(turn, "decide", {"verdict": decision.verdict, "reasons": list(decision.reasons)})
             self._deploy(turn, candidate, decision)
-        said["deploy"] = {"serving": self.champion}
-        for stage in STAGES:
-            before = drawn.get(stage)
-            detail = {**(before.detail if before else {}), **said[stage]}
-            store.cycles.finish_stage(RUN, cycle, stage, elapsed_s=before.elapsed_s if before else 0.0, detail=detail)
+        self._stage(turn, "deploy", {"serving": self.champion})
+
+    def _stage(self, turn: Turn, name: stored.StageName, figures: Mapping[str, object]) -> None:
+        """A stage as the run had it, with the figures that are known of this cycle."""
+        before = next((stage for stage in self.cycles[turn.source].stages if stage.stage == name), None)
+        self.store.cycles.finish_stage(
+            RUN,
+            turn.cycle,
+            name,
+            elapsed_s=before.elapsed_s if before else 0.0,
+            detail={**(before.detail if before else {}), **figures},
+        )
 
     def _deploy(self, turn: Turn, candidate: str, decision: stored.Decision) -> None:
         checkpoints = self.store.checkpoints
