@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal
 
 from palomar.app.gating import request_override
-from palomar.app.incidents import changes_between, view
+from palomar.app.incidents import changes_between
 from palomar.app.kept import Kept, Pending
 from palomar.app.service import Observatory
 from palomar.data.errors import StoreError
@@ -149,13 +149,15 @@ def alarm(store: Store, run_id: str, asked: str) -> Alarm | Unknown:
 
 
 def _of_incident(store: Store, incident: Incident) -> Alarm:
-    seen = view(store, incident.number)
-    assert seen is not None
-    lead, newest = seen.lead, seen.evidence[0].latest
+    pins = store.incidents.pinned(incident.number)
+    lead = pins[0]
+    newest = _latest(store, incident.run_id, lead.key)
     if newest is not None and newest.cycle > incident.seen_cycle and opens(newest.finding):
         # It came again and is another incident's by now; this one is about what was seen in its own time.
         own = store.findings.read(incident.run_id, incident.seen_cycle, key=lead.key)
         newest = own[0] if own else None
+    checked, good = _checked(store, incident.run_id, incident.opened_cycle)
+    span = (incident.opened_cycle, incident.seen_cycle)
     return _with_context(
         store,
         Alarm(
@@ -165,22 +167,18 @@ def _of_incident(store: Store, incident: Incident) -> Alarm:
             cycle=lead.cycle,
             finding=lead.finding,
             newest=newest,
-            findings=tuple(each.pin.finding for each in seen.evidence),
-            faults=seen.faults,
-            checked=seen.checked,
-            good=seen.good,
-            changes=seen.changes,
-            votes=seen.votes,
+            findings=tuple(pin.finding for pin in pins),
+            faults=tuple(store.findings.cycles_with(incident.run_id, "measurement_fault", *span)),
+            checked=checked,
+            good=good,
+            changes=tuple(changes_between(store, incident.run_id, good, incident.opened_cycle)),
+            votes=tuple(store.incidents.votes(incident.number)),
         ),
     )
 
 
 def _of_finding(store: Store, found: StoredFinding) -> Alarm:
-    latest = store.findings.read(found.run_id, key=found.finding.key, newest=1)
-    verdicts = store.verdicts.read(found.run_id)
-    clear = [each.cycle for each in verdicts if each.cycle < found.cycle and each.verdict in ("pass", "warn")]
-    good = max(clear, default=None)
-    beside = store.findings.read(found.run_id, found.cycle)
+    checked, good = _checked(store, found.run_id, found.cycle)
     return _with_context(
         store,
         Alarm(
@@ -189,10 +187,10 @@ def _of_finding(store: Store, found: StoredFinding) -> Alarm:
             finding_id=found.finding_id,
             cycle=found.cycle,
             finding=found.finding,
-            newest=latest[0] if latest else None,
+            newest=_latest(store, found.run_id, found.finding.key),
             findings=(found.finding,),
-            faults=(found.cycle,) if any(each.finding.reading == "measurement_fault" for each in beside) else (),
-            checked=max((each.cycle for each in verdicts), default=None),
+            faults=tuple(store.findings.cycles_with(found.run_id, "measurement_fault", found.cycle, found.cycle)),
+            checked=checked,
             good=good,
             changes=tuple(changes_between(store, found.run_id, good, found.cycle)),
             votes=(),
@@ -200,10 +198,23 @@ def _of_finding(store: Store, found: StoredFinding) -> Alarm:
     )
 
 
+def _latest(store: Store, run_id: str, key: str) -> StoredFinding | None:
+    """The newest finding of the same thing."""
+    found = store.findings.read(run_id, key=key, newest=1)
+    return found[0] if found else None
+
+
+def _checked(store: Store, run_id: str, before: int) -> tuple[int | None, int | None]:
+    """The newest cycle that was checked, and the last one before ``before`` that passed."""
+    words = store.verdicts.words(run_id)
+    clear = [cycle for cycle, word in words.items() if cycle < before and word in ("pass", "warn")]
+    return max(words, default=None), max(clear, default=None)
+
+
 def _with_context(store: Store, of: Alarm) -> Alarm:
     """The same, with what the run says besides: the reward's versions, the gate, silences."""
     run_id = of.run_id
-    records = store.cycles.read(run_id, newest=LOOKED_BACK)
+    records = store.cycles.read(run_id, newest=LOOKED_BACK, with_stages=False)
     candidate = store.checkpoints.newest(run_id)
     silences = store.silences.read(run_id)
     newest = records[-1] if records else None
@@ -388,7 +399,7 @@ def grouped(listed: Sequence[Listed]) -> list[AlarmGroup]:
 
 def current_silences(store: Store, run_id: str) -> list[Silence]:
     """Those in force, the one that was made last first."""
-    begun = store.cycles.read(run_id, newest=1)
+    begun = store.cycles.read(run_id, newest=1, with_stages=False)
     newest, now = begun[-1].cycle if begun else None, datetime.now(UTC)
     return [each for each in reversed(store.silences.read(run_id)) if in_force(each, newest, now)]
 

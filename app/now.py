@@ -165,7 +165,7 @@ def timeline(store: Store, run_id: str) -> Timeline:
     decided = store.cycles.details(run_id, "decide")
     said = {cycle: str(detail.get("verdict", "pending")) for cycle, detail in decided.items()}
     gate = said | {cycle: each.verdict for cycle, each in store.decisions.words(run_id).items()}
-    verdicts = {each.cycle: each.verdict for each in store.verdicts.read(run_id)}
+    verdicts = store.verdicts.words(run_id)
     opened: dict[int, list[int]] = {}
     for incident in store.incidents.read(run_id):
         opened.setdefault(incident.opened_cycle, []).append(incident.number)

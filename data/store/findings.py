@@ -121,6 +121,14 @@ class Findings:
         found = self._database.read(lambda connection: _found(connection, query.order_by(model.position).limit(1)))
         return found[0] if found else None
 
+    def cycles_with(self, run_id: str, reading: Reading, first: int, last: int) -> list[int]:
+        """The cycles of a span in which something was read so, ascending."""
+        model = models.Finding
+        query = select(model.cycle).where(
+            model.run_id == run_id, model.reading == reading, model.cycle.between(first, last), model.candidate == ""
+        )
+        return self._database.read(lambda connection: sorted(set(connection.scalars(query))))
+
     def assessments(self, run_id: str) -> list[Assessment]:
         """What each detector could assess over all cycles of the run that were checked; by detector."""
         model = models.Report

@@ -61,6 +61,13 @@ class Verdicts:
         """The verdict on the cycle (or on the candidate in it); None where it was never checked."""
         return self._database.read(lambda connection: _verdict(connection, run_id, cycle, candidate))
 
+    def words(self, run_id: str) -> dict[int, CycleVerdict]:
+        """By cycle, the oldest first: the verdict's word alone."""
+        model = models.CheckedCycle
+        query = select(model.cycle, model.verdict).where(model.run_id == run_id, model.candidate == "")
+        query = query.order_by(model.cycle)
+        return self._database.read(lambda connection: {row.cycle: row.verdict for row in connection.execute(query)})
+
     def read(self, run_id: str, *, newest: int | None = None) -> list[CheckedCycle]:
         """The verdicts on the run's cycles, oldest first; only of the ``newest`` so many where given."""
         model = models.CheckedCycle
