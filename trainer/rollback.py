@@ -67,11 +67,7 @@ def target(store: Store, run_id: str, decision: Decision) -> str | None:
     """What is to serve in place of the champion that a decision blocks; None where there is nothing to go back to."""
     served = store.cycles.served(run_id)
     known = {each.checkpoint_id: each for each in store.checkpoints.read(run_id)}
-    former = {
-        cycle: name
-        for cycle, name in served.items()
-        if name is not None and name != decision.candidate and known[name].status == "superseded"
-    }
+    former = {cycle: name for cycle, name in served.items() if name is not None and known[name].status == "superseded"}
     since = [each.since for each in _blocking(decision) if each.since is not None]
     first = min(since, default=max(served, default=0) + 1)
     before = [cycle for cycle in former if cycle < first]
