@@ -181,6 +181,9 @@ def _size(cohort: Cohort) -> None:
         return
     looped = [each for each in found if each.cycle is not None]
     n, of = sum(each.n for each in found), sum(each.of for each in found)
+    if cohort.everything:
+        st.markdown(f"**{of:,} interactions** in {cycle_words([each.cycle for each in found])}.")
+        return
     st.markdown(f"**{n:,} of {of:,} interactions** are of the cohort: {cohort_words(cohort)}.{_trend(looped)}")
     if not n:
         st.caption(
