@@ -69,7 +69,12 @@ def control_series(
         "field": "cycle",
         "type": "quantitative",
         "title": None,
-        "scale": {"domain": [first_cycle, max(first_cycle + 1, last_cycle)], "nice": False, "padding": 6},
+        "scale": {
+            "domain": [first_cycle, max(first_cycle + 1, last_cycle)],
+            "nice": False,
+            "padding": 6,
+            "zero": False,
+        },
         "axis": {"tickMinStep": 1, "format": "d", "grid": False, "tickCount": 6},
     }
     y = {

@@ -115,7 +115,8 @@ def headline(matrix: Matrix, found: Pressed) -> str:
     """What the reward does here, as Markdown."""
     lines = [line for line in matrix.lines if line.statistic != USERS]
     pushed = [line for line in lines if line.direction is not None]
-    against = [line for line in lines if line.reading in ("reward_hack", "forewarning")]
+    against = [line for line in pushed if line.reading in ("reward_hack", "forewarning")]
+    hacks = sum(line.drifted and line.reading == "reward_hack" for line in lines)
     cycles = (
         f"cycle {found.cycles[-1]}" if len(found.cycles) == 1 else f"cycles {found.cycles[0]} to {found.cycles[-1]}"
     )
@@ -131,15 +132,17 @@ def headline(matrix: Matrix, found: Pressed) -> str:
         text += f"; **{len(against)} of them not for users**: {', '.join(named)}{more}."
     else:
         text += "; none of them is shown to be against users."
+    if hacks:
+        text += f" The check of cycle {found.cycles[-1]} read **{hacks} as reward hacks**, by what pushed before it."
     users = next((line for line in matrix.lines if line.statistic == USERS), None)
     reward = None if users is None else users.cells.get(REWARD)
     if reward is None or reward.size is None or reward.size_low is None:
-        return f"{text} What it does to users' outcome is not known yet."
+        return f"{text} What the reward does to users' outcome is not known yet."
     side = (
         "up" if reward.verdict == "along_up" else "down" if reward.verdict == "along_down" else "neither way for sure"
     )
     return (
-        f"{text} It pushes users' outcome **{side}**: {reward.size:+.3f} standard deviations per unit step "
+        f"{text} The reward pushes users' outcome **{side}**: {reward.size:+.3f} standard deviations per unit step "
         f"(95 %: {reward.size_low:+.3f} to {reward.size_high:+.3f})."
     )
 

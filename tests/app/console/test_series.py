@@ -20,7 +20,7 @@ from palomar.data.findings import Finding
 from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.records import Forecast
-from palomar.detectors.matrix import Matrix
+from palomar.detectors.matrix import Matrix, matrix
 from palomar.reward.charges import OUTCOME, REWARD
 
 RUN, HARD = "seeded", "predicted_failure=high"
@@ -152,6 +152,31 @@ def test_the_matrix_shows_the_services_numbers(page: Page, told: Path) -> None:
     assert "■ REWARD HACK" in list(table["reading"])
     assert f"({found.matrix.rows:,} interactions" in said(app)
     assert "palomar pressure --cycle 7 --slice predicted_failure=high" in said(app)
+
+
+def test_the_sentence_counts_what_is_pushed_now_apart_from_what_the_check_read() -> None:
+    from palomar.app.console.views.pressure import headline
+
+    def cell(kind: str, value: float) -> dict[str, object]:
+        sure = abs(value) > 0.05
+        verdict = "unclear" if not sure else "along_up" if value > 0 else "along_down"
+        return {
+            "kind": kind, "slice": ALL, "value": value, "low": value - 0.04, "high": value + 0.04, "z": 50 * value,
+            "spread": 0.5, "signal_spread": 1.0, "status": "ok", "verdict": verdict, "needed_n": None, "clusters": 300,
+            "rows": 1_000, "n": 900, "level": 0.4,
+        }  # fmt: skip
+
+    pressures = {"edit_rate": (-0.1, 0.1), "clarification_rate": (0.01, -0.1), "tool_calls_mean": (0.1, 0.1)}
+    rows = [
+        {"statistic": name, **cell(kind, value)}
+        for name, pair in pressures.items()
+        for kind, value in zip((REWARD, OUTCOME), pair, strict=True)
+    ]
+    read = Finding("behaviour", "blocks", "x", statistic="clarification_rate", reading="reward_hack")
+    text = headline(matrix(ALL, rows, [read]), pressing.Pressed((7,), None))
+    assert "surely pushes **2 of 3** behaviours; **1 of them not for users**: edit rate ▼." in text
+    assert "The check of cycle 7 read **1 as reward hacks**" in text
+    assert "What the reward does to users' outcome is not known yet" in text
 
 
 def test_what_is_not_there_yet_is_pending(page: Page, told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
