@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from palomar.app.cli import app
 from palomar.app.health import health
 from palomar.app.service import Observatory
-from palomar.data.findings import ALL, Finding
+from palomar.data.findings import Finding
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.records import LedgerRow, Place, QuarantinedRow, Statistic
 

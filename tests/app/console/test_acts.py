@@ -17,9 +17,11 @@ from palomar.app import audit_trail, gate_view, gating, incidents
 from palomar.app.console import acting
 from palomar.app.console.options import STORE_VARIABLE
 from palomar.app.console.plain import plain
+from palomar.app.console.signing import Role
 from palomar.app.console.views.incident_view import evidence_table
 from palomar.app.service import Observatory
-from palomar.data.findings import ALL, Cause, Evidence, Finding, Report
+from palomar.data.findings import Cause, Evidence, Finding, Report
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.detectors.incidents import open_incidents
 from palomar.trainer.evaluation import Evaluation, TaskResult
@@ -133,10 +135,10 @@ def home(decided_home: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def user(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, acting.Role], None]:
+def user(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Role], None]:
     """`user("bob", "decide")`: who sits at the console."""
 
-    def be(name: str, role: acting.Role) -> None:
+    def be(name: str, role: Role) -> None:
         monkeypatch.setattr(acting, "person", lambda: acting.Person(name, frozenset((role,)), "test"))
 
     return be
@@ -308,7 +310,7 @@ def test_no_decision_is_pending_and_the_gate_can_be_asked(page: Page, home: Path
     assert f"Decision {plain(decision.decision_id)}" in said(app)
 
 
-def test_who_may_only_read_is_offered_no_act(page: Page, home: Path, user: Callable[[str, acting.Role], None]) -> None:
+def test_who_may_only_read_is_offered_no_act(page: Page, home: Path, user: Callable[[str, Role], None]) -> None:
     user("eve", "read")
     app = page(home, "gate", ckpt=NEW)
     assert "needs the role decide, which ` eve ` has not" in said(app)
@@ -316,7 +318,7 @@ def test_who_may_only_read_is_offered_no_act(page: Page, home: Path, user: Calla
 
 
 def test_an_override_is_made_by_two_people_and_never_by_one(
-    page: Page, home: Path, user: Callable[[str, acting.Role], None]
+    page: Page, home: Path, user: Callable[[str, Role], None]
 ) -> None:
     user("Ada ", "decide")  # the same person, however she writes herself
     app = page(home, "gate", ckpt=GOOD)
@@ -435,7 +437,7 @@ def test_evidence_that_somebody_changed_is_said(page: Page, home: Path) -> None:
 
 
 def test_an_incident_goes_from_open_to_resolved_and_back_with_actor_and_reason(
-    page: Page, home: Path, user: Callable[[str, acting.Role], None]
+    page: Page, home: Path, user: Callable[[str, Role], None]
 ) -> None:
     user("bob", "decide")
     store = Observatory(home).store

@@ -20,8 +20,9 @@ from palomar.app.console.charts.losses import drawn_losses, drawn_ripeness, loss
 from palomar.app.console.options import STORE_VARIABLE
 from palomar.app.health import Loss, Ripeness, health
 from palomar.app.service import Observatory
-from palomar.data.findings import ALL, Finding
+from palomar.data.findings import Finding
 from palomar.data.lake import Lake
+from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.records import LedgerRow, Place, QuarantinedRow
 from palomar.detectors.experiment import Effect, ExperimentReport, Validity
