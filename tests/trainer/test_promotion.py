@@ -293,7 +293,7 @@ def test_a_candidates_own_finding_and_the_loops_block() -> None:
     assert (said.verdict, said.reasons, said.sentence) == ("block", ("finding:reward_hack:asked",), "asks more")
 
 
-@pytest.mark.parametrize(("value", "verdict"), [(1.0, "promote"), (0.0, "block"), (None, "hold")])
+@pytest.mark.parametrize(("value", "verdict"), [(1.0, "promote"), (0.5, "block"), (0.0, "block"), (None, "hold")])
 def test_a_task_that_must_pass(value: float | None, verdict: str) -> None:
     policy = POLICY.replace("    two_way:", "    must_pass: {solved: [t1]}\n    two_way:")
     assert ask(policy, cases=(Case(suite="s", metric="solved", task="t1", value=value),)).verdict == verdict
