@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,8 @@ def test_the_same_seed_gives_the_same_home(source: Path, small: Path, tmp_path: 
     told = rows_of(small)
     again = rows_of(tmp_path)
     assert told.keys() == again.keys()
-    for table, rows in told.items():
-        assert rows == again[table], table
+    for name, rows in told.items():
+        assert rows == again[name], name
     assert len(told["findings"]) > 100
     assert len(told["forecasts"]) > 100
 
@@ -124,8 +125,10 @@ def test_evidence_can_be_opened_and_is_of_its_cycle(small: Path) -> None:
     assert all(each.steps and each.conversation_id for each in opened)
     last = observatory.lake.interaction(found[0].finding.evidence.carrying[0])
     assert last.cycle == 15
-    times = [step.at for step in last.steps if step.at is not None]
+    began = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(hours=5 * 15)
     assert last.started_at is not None
+    assert began <= last.started_at <= began + timedelta(hours=5, minutes=1)
+    times = [step.at for step in last.steps if step.at is not None]
     assert all(abs((at - last.started_at).total_seconds()) < 5 * 3600 for at in times)
 
 
