@@ -20,6 +20,7 @@ from palomar.trainer.evaluation import Evaluation, TaskResult
 from palomar.trainer.gate import EvaluationGate, Gate
 from palomar.trainer.gate_policy import PolicyText, read_policy
 from palomar.trainer.promotion_gate import PromotionGate
+from palomar.trainer.rollback import speaks_against
 
 SUITE = "held-out-tasks"
 RESPONDED = {"action": "none"}
@@ -252,6 +253,15 @@ def test_what_people_accepted_takes_nobody_back_until_its_end(store: Store, tmp_
     assert ended(store, tmp_path, 8)[0] == "c6"
     begun(store, 9, "c6", hack(7))
     assert ended(store, tmp_path, 9)[0] == "c4"
+
+
+def test_what_was_accepted_counts_after_its_end_though_nobody_opened_it_again(store: Store) -> None:
+    checked(store, 7, hack(7))
+    store.incidents.resolve(1, "accepted", actor="ada", reason="known", cycle=7, until_cycle=8)
+    store.cycles.start("r", 9, checkpoint_id="c6")
+    assert not speaks_against(store, "r", 8)(hack(7))
+    assert speaks_against(store, "r", 8)(hack(8, "invalid_call_rate"))
+    assert speaks_against(store, "r", 9)(hack(7))
 
 
 def test_what_is_still_remembered_of_another_does_not_count_against_the_one_put_back(
