@@ -310,6 +310,19 @@ def test_no_decision_is_pending_and_the_gate_can_be_asked(page: Page, home: Path
     assert f"Decision {plain(decision.decision_id)}" in said(app)
 
 
+def test_asked_again_it_decides_by_what_is_known_now(page: Page, home: Path) -> None:
+    store = Observatory(home).store
+    before = store.decisions.get(RUN, GOOD)
+    checked(store, 7, "pass")
+    app = page(home, "gate", ckpt=GOOD)
+    app.button(key="do-ask").click().run()
+    assert not app.exception
+    after = store.decisions.get(RUN, GOOD)
+    assert before is not None
+    assert after is not None
+    assert after.supersedes == before.decision_id
+
+
 def test_who_may_only_read_is_offered_no_act(page: Page, home: Path, user: Callable[[str, Role], None]) -> None:
     user("eve", "read")
     app = page(home, "gate", ckpt=NEW)
@@ -424,6 +437,18 @@ def test_evidence_stands_as_it_was_beside_what_is_known_now(page: Page, decided_
     assert "● INTACT" in said(app)
     assert app.get("vega_lite_chart")
     assert "Charged first to** ` term:function_size `" in said(app)
+
+
+def test_a_cycle_that_was_checked_again_shows_both_numbers(home: Path) -> None:
+    store = Observatory(home).store
+    checked(store, 5, "block", finding(after=0.7))  # more feedback is known by now; the warning is gone
+    found = incidents.view(store, 1)
+    assert found is not None
+    table = evidence_table(found.evidence).set_index("cycle").loc[[5]]
+    assert list(table["after"]) == [0.63, 0.63]
+    now = dict(zip(table["statistic"], table["same cycle, now"], strict=True))
+    assert now["Clarification rate"] == 0.7
+    assert now["Edit rate"] != now["Edit rate"]  # not kept any more: no number
 
 
 def test_evidence_that_somebody_changed_is_said(page: Page, home: Path) -> None:
