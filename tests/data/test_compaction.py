@@ -268,6 +268,14 @@ def test_readers_never_see_a_record_twice_or_miss_one(lake: Lake) -> None:
     assert rounds >= 50
 
 
+def test_who_opened_a_folder_before_the_merge_lists_all_of_it_after(lake: Lake) -> None:
+    fill(lake, 4)
+    before = {path.name for path in lake.files("interactions")}
+    with os.scandir(lake.files("interactions")[0].parent) as listing:  # open, and nothing listed yet
+        compact(lake)
+        assert {entry.name for entry in listing} == before
+
+
 @pytest.mark.slow
 def test_two_that_merge_and_one_that_writes_at_once(tmp_path: Path) -> None:
     root = tmp_path / "lake"
