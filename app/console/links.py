@@ -46,11 +46,6 @@ CARRIED = ("run",)
 """What a link takes along from the address it stands on, unless it names it itself."""
 
 
-def registered(page: Page) -> bool:
-    """Whether the page is among those of the sidebar; a link to one that is not would fail."""
-    return any(page in pages for pages in SECTIONS.values())
-
-
 def link(label: str, page: Page, icon: str | None = None, /, **context: str | int) -> None:
     """A link to a page. `label` is read as Markdown: our own words."""
     st.page_link(f"views/{page}.py", label=label, icon=icon, query_params=_parameters(context))

@@ -47,7 +47,7 @@ def drawn_losses(losses: Sequence[Loss]) -> pa.Table:
     ]
     labels = [f"{100 * each.share:.3g} % ({each.count:,})" + (" unusual" if each.unusual else "") for each in shown]
     columns = [[reason_of(each)[:60] for each in shown]]
-    columns += [[getattr(each, name) for each in shown] for name in LOST.names[1:-2]]  # type: ignore[misc]
+    columns += [[getattr(each, name) for each in shown] for name in LOST.names[1:-2]]
     return pa.table([*columns, states, labels], schema=LOST)
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from palomar.app import audit_trail
 from palomar.app.audit_trail import Filter, Verified
 from palomar.app.console import frame
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import badge
 from palomar.data.store import Store
@@ -191,9 +191,9 @@ def _one(entry: AuditEntry) -> None:
             shown(audit_trail.json_lines([entry]).decode(errors="replace"), 6_000)[0], language="json", wrap_lines=True
         )
         kind, _, of = entry.subject.partition(":")
-        if kind == "incident" and of.isdigit() and registered("incidents"):
+        if kind == "incident" and of.isdigit():
             link(f"Incident {of}", "incidents", ":material/arrow_forward:", id=of)
-        if kind == "candidate" and registered("gate"):
+        if kind == "candidate":
             link("What the gate says of it", "gate", ":material/arrow_forward:", ckpt=of)
 
 

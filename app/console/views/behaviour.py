@@ -14,7 +14,7 @@ import streamlit as st
 from palomar.app.console import frame
 from palomar.app.console.charts import banded
 from palomar.app.console.charts.control import MOST_CYCLES, Panel, control_series, drawn, said
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain
 from palomar.app.console.states import OF_SEVERITY, badge
 from palomar.app.console.tables import in_words, points_table, slice_words, title, unit, without_data
@@ -303,9 +303,8 @@ def _findings(found: Sequence[StoredFinding]) -> None:
             f"{badge(OF_SEVERITY[finding.severity], word)} cycle {each.cycle}, {plain(finding.detector)}{reading}"
             f"{levels}"
         )
-        if registered("alarm"):
-            with right:
-                link("Open", "alarm", ":material/open_in_new:", id=each.finding_id)
+        with right:
+            link("Open", "alarm", ":material/open_in_new:", id=each.finding_id)
     if len(found) > SHOWN_FINDINGS:
         st.caption(f"{len(found) - SHOWN_FINDINGS} older ones are on the pages of their alarms.")
 

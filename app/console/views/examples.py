@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from palomar.app.console import acting, frame
-from palomar.app.console.links import address, link, registered
+from palomar.app.console.links import address, link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.telling import finding_words, reading_words
 from palomar.app.console.views import reading, steps
@@ -138,8 +138,7 @@ def _head(found: Examples) -> None:
     what = f"Alarm {found.incident}. " if found.incident is not None else ""
     left.markdown(f"{what}{finding_words(finding)}, cycle {found.subject.cycle} · {reading_words(finding)}")
     with right:
-        if registered("alarm"):
-            link("Back to the alarm", "alarm", ":material/arrow_back:", id=found.alarm)
+        link("Back to the alarm", "alarm", ":material/arrow_back:", id=found.alarm)
         if len(found.others) > 1:
             with st.popover(f"Other findings ({len(found.others)})"):
                 _others(found)

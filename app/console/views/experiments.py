@@ -10,7 +10,7 @@ import streamlit as st
 from palomar.app import experiments
 from palomar.app.console import frame
 from palomar.app.console.charts.forest import drawn, forest, relative, said
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import State, badge, words
 from palomar.app.console.tables import title
@@ -88,9 +88,8 @@ def _report(listed: PlanFile, plan: Plan, found: ExperimentReport | None) -> Non
             _effects(found)
     with st.expander("The plan"):
         st.code(shown(plan.model_dump_json(indent=1), 6_000)[0], language="json")
-    if registered("gate"):
-        treatments = [arm.checkpoint for arm in plan.arms.values() if arm.role == "treatment"]
-        link("What the gate says of the candidate", "gate", ":material/traffic:", ckpt=treatments[0])
+    treatments = [arm.checkpoint for arm in plan.arms.values() if arm.role == "treatment"]
+    link("What the gate says of the candidate", "gate", ":material/traffic:", ckpt=treatments[0])
     frame.footer(
         "experiments",
         same=["experiment", "report", str(listed.path)],

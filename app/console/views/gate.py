@@ -10,7 +10,7 @@ import streamlit as st
 
 from palomar.app import gate_exports, gate_view, gating
 from palomar.app.console import acting, frame
-from palomar.app.console.links import Page, address, link, registered
+from palomar.app.console.links import Page, address, link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import OF_GATE, State, badge, words
 from palomar.app.gate_view import GateView
@@ -289,11 +289,11 @@ def arithmetic(check: Check) -> list[str]:
 def evidence_at(evidence: str) -> tuple[str, Page, dict[str, str]] | None:
     """Label, page and ids of a piece of evidence that has a page of its own; None where it has none."""
     kind, _, of = evidence.partition(":")
-    if kind == "incident" and of.isdigit() and registered("incidents"):
+    if kind == "incident" and of.isdigit():
         return f"Incident {of}", "incidents", {"id": of}
-    if kind == "experiment" and of and registered("experiments"):
+    if kind == "experiment" and of:
         return "The experiment", "experiments", {"plan": of}
-    if not of and "@" not in evidence and registered("alarm"):
+    if not of and "@" not in evidence:
         return "The finding", "alarm", {"id": evidence}
     return None
 
@@ -500,8 +500,7 @@ def _history(found: GateView) -> None:
         alt="Decisions about this candidate, newest first",
         column_config={"open": st.column_config.LinkColumn(display_text="open"), "why": {"width": "large"}},
     )
-    if registered("audit"):
-        link("Who did what, in the audit log", "audit", subject=f"candidate:{found.checkpoint.checkpoint_id}")
+    link("Who did what, in the audit log", "audit", subject=f"candidate:{found.checkpoint.checkpoint_id}")
 
 
 if __name__ == "__main__":

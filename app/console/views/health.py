@@ -18,7 +18,7 @@ from palomar.app.console.charts.losses import (
     reason_of,
     ripeness_points,
 )
-from palomar.app.console.links import address, link, registered
+from palomar.app.console.links import address, link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import State, badge
 from palomar.app.console.tables import slice_words, title
@@ -254,20 +254,19 @@ def _faults(found: DataHealth) -> None:
     if other:
         told = ", ".join(f"{cycle} ({count})" for cycle, count in list(other.items())[-10:])
         st.caption(f"Faults were also found in cycle {told}.")
-    if found.faulty and registered("incidents"):
+    if found.faulty:
         link("Incidents", "incidents", ":material/local_fire_department:", state="all")
 
 
 def faults_table(faults: Sequence[StoredFinding]) -> pd.DataFrame:
     """One row per finding."""
-    there = registered("alarm")
     return pd.DataFrame(
         {
             "detector": [each.finding.detector for each in faults],
             "statistic": [title(each.finding.statistic) if each.finding.statistic else None for each in faults],
             "slice": [slice_words(each.finding.slice) for each in faults],
             "what": [shown(each.finding.sentence, 500)[0] for each in faults],
-            "open": [address("alarm", id=each.finding_id) if there else None for each in faults],
+            "open": [address("alarm", id=each.finding_id) for each in faults],
         }
     )
 

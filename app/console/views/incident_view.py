@@ -10,7 +10,7 @@ import streamlit as st
 from palomar.app import incidents
 from palomar.app.console import frame
 from palomar.app.console.charts.control import Panel, control_series, drawn, said
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import OF_INCIDENT, OF_SEVERITY, State, badge, words
 from palomar.app.console.tables import in_words, slice_in_words, slice_words, title, unit
@@ -136,17 +136,12 @@ def _ways(found: IncidentView) -> None:
     """Where to look further."""
     lead, number = found.lead.finding, found.incident.number
     with st.container(horizontal=True):
-        if registered("alarm"):
-            link("The alarm", "alarm", ":material/notifications:", id=number)
-        if registered("why"):
-            link("Slices and terms", "why", ":material/grid_on:", alarm=number)
-        if registered("examples"):
-            link("Examples", "examples", ":material/article:", alarm=number)
-        elif lead.evidence.carrying:
-            link("An example", "trajectory", ":material/article:", id=lead.evidence.carrying[0])
+        link("The alarm", "alarm", ":material/notifications:", id=number)
+        link("Slices and terms", "why", ":material/grid_on:", alarm=number)
+        link("Examples", "examples", ":material/article:", alarm=number)
         if lead.statistic is not None:
             link("Its chart", "behaviour", ":material/show_chart:", slice=lead.slice, stat=lead.statistic)
-        if registered("lab") and found.incident.blocks:
+        if found.incident.blocks:
             link("Propose a patch", "lab", ":material/science:", incident=number)
 
 
@@ -237,13 +232,12 @@ def timeline(found: IncidentView) -> None:
     )
     if len(found.timeline) > MOST_ENTRIES:
         st.caption(f"The newest {MOST_ENTRIES} of {len(found.timeline):,} entries.")
-    if registered("audit"):
-        link(
-            "The same in the audit log",
-            "audit",
-            ":material/receipt_long:",
-            subject=f"incident:{found.incident.number}",
-        )
+    link(
+        "The same in the audit log",
+        "audit",
+        ":material/receipt_long:",
+        subject=f"incident:{found.incident.number}",
+    )
 
 
 def timeline_table(entries: Sequence[AuditEntry]) -> pd.DataFrame:

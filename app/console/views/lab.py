@@ -10,7 +10,7 @@ import streamlit as st
 from palomar.app import lab as bench
 from palomar.app import patching
 from palomar.app.console import acting, frame, working
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.tables import slice_words, title
 from palomar.app.console.telling import finding_words, incident_words, state_badge, utc
@@ -119,8 +119,7 @@ def _asked(asked: Asked | str | None, incident: int | None, finding: str | None)
         pins = store.incidents.pinned(incident)
         if pins:
             st.markdown(f"Leading finding: {finding_words(pins[0].finding)}.")
-        if registered("incidents"):
-            link(f"Back to incident {incident}", "incidents", ":material/arrow_back:", id=incident)
+        link(f"Back to incident {incident}", "incidents", ":material/arrow_back:", id=incident)
     if isinstance(asked, str):
         st.warning("**A patch answers nothing here.**", icon=":material/help:")
         st.code(shown(asked, 1_000)[0], language=None, wrap_lines=True)
@@ -289,12 +288,10 @@ def _history(found: Lab) -> None:
         )
         st.text(shown(newest.reason, 500)[0])
         left, right, _ = st.columns([0.25, 0.25, 0.5])
-        if registered("audit"):
-            with left:
-                link("In the audit log", "audit", ":material/arrow_forward:", subject=f"reward:{newest.version}")
-        if registered("incidents"):
-            with right:
-                link("Incidents", "incidents", ":material/arrow_forward:")
+        with left:
+            link("In the audit log", "audit", ":material/arrow_forward:", subject=f"reward:{newest.version}")
+        with right:
+            link("Incidents", "incidents", ":material/arrow_forward:")
     _revert(found)
 
 

@@ -11,7 +11,7 @@ from palomar.app.console import frame
 from palomar.app.console.charts import curves as curve_chart
 from palomar.app.console.charts import heat as heat_chart
 from palomar.app.console.charts import waterfall as pair_chart
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain
 from palomar.app.console.states import State, words
 from palomar.app.console.tables import in_words, slice_words, title, unit
@@ -506,9 +506,8 @@ def _footer(cycle: int | None, slice_: str, pool: str, found: Pressed | None) ->
     if cycle is not None:
         with left:
             link("Behaviour over the cycles", "behaviour", ":material/show_chart:", slice=slice_)
-        if registered("lab"):
-            with right:
-                link("Try another reward in the lab", "lab", ":material/science:")
+        with right:
+            link("Try another reward in the lab", "lab", ":material/science:")
     frame.footer(
         "pressure",
         same=["pressure", *options],

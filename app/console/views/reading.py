@@ -10,7 +10,7 @@ import streamlit as st
 
 from palomar.app.console import frame
 from palomar.app.console.charts.steps import MOST_STEPS, reward_chart, rewards
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.telling import finding_words, reading_words
 from palomar.app.console.views import steps
@@ -90,11 +90,9 @@ def _back() -> None:
     if alarm is None:
         return
     with st.container(horizontal=True):
-        if registered("alarm"):
-            link("Back to the alarm", "alarm", ":material/arrow_back:", id=alarm)
-        if registered("examples"):
-            pair = st.query_params.get("i", "1")
-            link("Back to its examples", "examples", ":material/arrow_back:", alarm=alarm, i=pair)
+        link("Back to the alarm", "alarm", ":material/arrow_back:", id=alarm)
+        pair = st.query_params.get("i", "1")
+        link("Back to its examples", "examples", ":material/arrow_back:", alarm=alarm, i=pair)
 
 
 def _told_of(item: Interaction) -> None:
@@ -137,9 +135,8 @@ def _citation(each: Citation, item: Interaction) -> None:
     left, right = st.columns([0.84, 0.16], vertical_alignment="center")
     left.markdown(f"{_PLACES[each.place]} {finding_words(each.finding)} · {reading_words(each.finding)}")
     alarm = str(each.incidents[0]) if each.incidents else each.finding_id
-    if registered("alarm"):
-        with right:
-            link(f"Alarm {each.incidents[0]}" if each.incidents else "The finding", "alarm", id=alarm)
+    with right:
+        link(f"Alarm {each.incidents[0]}" if each.incidents else "The finding", "alarm", id=alarm)
     for step, excerpt in each.steps[:EXCERPTS]:
         left, right = st.columns([0.84, 0.16], vertical_alignment="center")
         with left:

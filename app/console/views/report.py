@@ -9,7 +9,7 @@ import streamlit as st
 
 from palomar.app.console import frame
 from palomar.app.console.handing import ticket
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain
 from palomar.app.console.states import words
 from palomar.app.drift_report import MOST_BYTES, DriftReport, cycles_with_a_page, drift_report
@@ -115,8 +115,7 @@ def _found(found: DriftReport) -> None:
         "The population stability index (PSI) is a distance, not a test: 0.1 is a small change and 0.25 a large one by "
         "rule of thumb. Its thresholds have no stated error rate, so that nothing here blocks or warns."
     )
-    if registered("behaviour"):
-        link("Behaviour, with bands and intervals", "behaviour", ":material/show_chart:")
+    link("Behaviour, with bands and intervals", "behaviour", ":material/show_chart:")
 
 
 def report_words(found: DriftReport) -> str:

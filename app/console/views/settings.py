@@ -11,7 +11,7 @@ import streamlit as st
 from palomar.app import configuration
 from palomar.app.configuration import Configuration, DetectorFile, Setting
 from palomar.app.console import acting, frame
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain, shown
 from palomar.app.console.states import badge, words
 
@@ -104,8 +104,7 @@ def _versions(found: Configuration) -> None:
             key="rewards",
             alt="Reward versions by the cycle from which they are in force",
         )
-        if registered("lab"):
-            link("The reward lab", "lab", ":material/science:")
+        link("The reward lab", "lab", ":material/science:")
     else:
         st.caption("NO DATA: no reward version is in force here.")
     st.dataframe(
@@ -136,8 +135,7 @@ def _detectors(found: Configuration) -> None:
         alt="Detectors, where they come from, and how their errors are controlled",
         column_config={"errors": {"width": "large"}, "about": {"width": "medium"}},
     )
-    if registered("alarms"):
-        link("How often each was right", "alarms", ":material/notifications:")
+    link("How often each was right", "alarms", ":material/notifications:")
 
 
 def detectors_table(detectors: Sequence[DetectorFile]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from palomar.app.console import frame
 from palomar.app.console.charts import curves as curve_chart
 from palomar.app.console.charts import heat as heat_chart
 from palomar.app.console.charts import waterfall as bar_chart
-from palomar.app.console.links import link, registered
+from palomar.app.console.links import link
 from palomar.app.console.plain import plain
 from palomar.app.console.states import badge
 from palomar.app.console.tables import in_words, slice_in_words, slice_words, title, unit
@@ -104,10 +104,7 @@ def _alarm(subject: Subject) -> None:
     asked = st.query_params.get("alarm", "")
     left, right = st.columns([0.2, 0.8], vertical_alignment="center")
     with left:
-        if registered("alarm"):
-            link("Back to the alarm", "alarm", ":material/arrow_back:", id=asked)
-        else:
-            st.caption("Of an alarm")
+        link("Back to the alarm", "alarm", ":material/arrow_back:", id=asked)
     severity = {"blocks": badge("fail", "BLOCKS"), "warns": badge("warn", "WARNS")}.get(subject.finding.severity)
     right.markdown(
         f"{severity or badge('no_data', 'NOTED')} found in cycle {subject.cycle}{where(subject.finding.slice)}: "
@@ -512,13 +509,11 @@ def _footer(found: SlicesOf, since: str, by: str, slice_: str, subject: Subject 
     left, middle, right = st.columns(3)
     with left:
         link("This statistic over the cycles", "behaviour", ":material/show_chart:", stat=found.statistic, slice=ALL)
-    if registered("examples"):
-        with middle:
-            if asked is not None:
-                link("Examples", "examples", ":material/article:", alarm=asked)
-    if registered("lab"):
-        with right:
-            link("Try another reward in the lab", "lab", ":material/science:")
+    with middle:
+        if asked is not None:
+            link("Examples", "examples", ":material/article:", alarm=asked)
+    with right:
+        link("Try another reward in the lab", "lab", ":material/science:")
     excess = found.excess
     frame.footer("why", same=["why", *options], csv=None if excess is None else lambda: slices_table(excess), **context)
 
