@@ -96,7 +96,7 @@ def test_the_overview_is_drawn_under_the_policy_and_asks_nothing_of_others(conso
     settle(visit.page)
     expect(visit.page.get_by_text("known hacks show")).to_have_count(1)
     # Charts are drawn: Vega works without eval, which the policy forbids.
-    expect(visit.page.get_by_test_id("stVegaLiteChart")).to_have_count(2)
+    expect(visit.page.get_by_test_id("stVegaLiteChart")).to_have_count(1)
     assert (
         visit.page.locator("[data-testid=stVegaLiteChart] svg path, [data-testid=stVegaLiteChart] canvas").count() > 0
     )
