@@ -13,7 +13,7 @@ from palomar.data.store.incidents import ACTIVE
 def tour(home: Path) -> Mapping[Page, dict[str, str]]:
     """By page in the order of the sidebar: its query, about the worst open alarm where it can be about one."""
     observatory = Observatory(home)
-    about: dict[Page, dict[str, str]] = {}
+    about: dict[Page, dict[str, str]] = {"cohorts": {"id": "did=asked"}}
     run = observatory.run()
     if run is not None:
         store = observatory.store
