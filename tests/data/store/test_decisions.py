@@ -140,7 +140,7 @@ def test_decisions_of_before_are_numbered_in_their_order(
 ) -> None:
     with monkeypatch.context() as earlier:
         scripts = tmp_path / "earlier"
-        newer = shutil.ignore_patterns("__pycache__", "r000[4-9]*")
+        newer = shutil.ignore_patterns("__pycache__", "r000[4-9]*", "r00[1-9][0-9]*")
         shutil.copytree(migrate.MIGRATIONS, scripts, ignore=newer)
         earlier.setattr(migrate, "MIGRATIONS", scripts)
         earlier.setattr(migrate, "HEAD", "0003")
