@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,22 @@ HOSTILE = (
     "\u202egnissim si siht\u202c \x1b[31mred\x07\x00 end\n"
 )
 HOSTILE_ID = "![beacon](http://beacon.invalid/id.png)`<b>\u202e"
+
+
+def said(app: AppTest) -> str:
+    """All that the page says as Markdown or in a message, one element a line."""
+    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
+    return "\n".join(str(getattr(item, "value", "")) for kind in kinds for item in app.get(kind))
+
+
+def texts(app: AppTest) -> str:
+    """All that the page shows as text, in which nothing is read as markup."""
+    return "\n".join(item.value for item in (*app.text, *app.code))
+
+
+def outside_code(text: str) -> str:
+    """Markdown without its code spans."""
+    return re.sub(r"(`+) .*? \1(?!`)", "", text)
 
 
 def interaction(cycle: int, number: int) -> Interaction:

@@ -27,6 +27,7 @@ from palomar.detectors.incidents import open_incidents
 from palomar.trainer.evaluation import Evaluation, TaskResult
 from palomar.trainer.gate_policy import read_policy
 from palomar.trainer.promotion import Check, Outcome
+from tests.app.console.conftest import said, texts
 
 Page = Callable[..., AppTest]
 RUN = "seeded"
@@ -38,16 +39,6 @@ HOSTILE = (
 )
 PAGES = ("gate", "incidents", "audit")
 GOOD, WORSE, NEW = "good", "worse", "new"
-
-
-def said(app: AppTest) -> str:
-    """All that the page says as Markdown or in a message, one element a line."""
-    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-    return "\n".join(str(item.value) for kind in kinds for item in app.get(kind))
-
-
-def texts(app: AppTest) -> str:
-    return "\n".join(item.value for item in (*app.text, *app.code))
 
 
 def finding(statistic: str = "clarification_rate", slice: str = ALL, **more: Any) -> Finding:

@@ -12,14 +12,10 @@ from streamlit.testing.v1 import AppTest
 
 from palomar.app.console.options import STORE_VARIABLE
 from palomar.data.lake import Lake
+from tests.app.console.conftest import said
 
 Page = Callable[..., AppTest]
 SPAN = re.compile(r"(`+) .*? \1(?!`)")
-
-
-def said(app: AppTest) -> str:
-    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-    return "\n".join(str(item.value) for kind in kinds for item in app.get(kind))
 
 
 def settled(app: AppTest) -> AppTest:

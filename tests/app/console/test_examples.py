@@ -21,6 +21,7 @@ from palomar.data.lake import Lake
 from palomar.data.store import Store
 from palomar.data.store.incidents import Arrival
 from palomar.reward.scoring import score_logged
+from tests.app.console.conftest import said
 
 RUN = "seeded"
 CYCLE = 7
@@ -61,11 +62,6 @@ def alarmed(seeded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = Path(shutil.copytree(seeded, tmp_path_factory.mktemp("alarmed") / "home"))
     raise_alarm(home)
     return home
-
-
-def said(app: AppTest) -> str:
-    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-    return "\n".join(str(item.value) for kind in kinds for item in app.get(kind))
 
 
 def test_a_flagged_example_stands_beside_the_same_task_at_the_baseline(page: Page, alarmed: Path) -> None:

@@ -14,15 +14,10 @@ from palomar.app import console
 from palomar.app.console.plain import MAX_SHOWN, plain, shown
 from palomar.app.console.tables import in_words, slice_in_words
 from palomar.app.console.views.steps import diff_of
+from tests.app.console.conftest import outside_code
 
 FOLDER = Path(console.__file__).parent
-SPAN = re.compile(r"(`+) .*? \1(?!`)")
 MARKDOWN = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-
-
-def outside_code(text: str) -> str:
-    """Markdown without its code spans."""
-    return SPAN.sub("", text)
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,12 @@ from palomar.app.console import frame
 from palomar.app.console.options import STORE_VARIABLE
 from palomar.app.service import Observatory
 from palomar.data.store import Store
+from tests.app.console.conftest import said
 
 RUN = "seeded"
 BEACON = "http://beacon.invalid/x.png"
 Page = Callable[..., AppTest]
 PAGES = ("overview", "behaviour", "trajectory")
-
-
-def said(app: AppTest) -> str:
-    """All that the page says as Markdown or in a message, one element a line."""
-    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-    return "\n".join(str(item.value) for kind in kinds for item in app.get(kind))
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from palomar.data.store import Store
 from palomar.data.store.records import Forecast
 from palomar.detectors.matrix import Matrix, matrix
 from palomar.reward.charges import OUTCOME, REWARD
+from tests.app.console.conftest import outside_code, said
 
 RUN, HARD = "seeded", "predicted_failure=high"
 BEACON = "http://beacon.invalid/x.png"
@@ -29,15 +29,6 @@ HOSTILE = f"![x]({BEACON}) <script>alert(1)</script> :red[x] $x$ \u202egnissim"
 ATTACKS = ("beacon.invalid", "<script", ":red[x", "$x$", "\u202e")
 PAGES = ("pressure", "why")
 Page = Callable[..., AppTest]
-
-
-def said(app: AppTest) -> str:
-    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-    return "\n".join(str(getattr(item, "value", "")) for kind in kinds for item in app.get(kind))
-
-
-def outside_code(text: str) -> str:
-    return re.sub(r"(`+) .*? \1(?!`)", "", text)
 
 
 @pytest.fixture(scope="session")

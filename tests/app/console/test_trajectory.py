@@ -20,6 +20,7 @@ from palomar.data.schema import Interaction, Step, ToolCall
 from palomar.data.store import Store
 from palomar.data.store.incidents import Arrival
 from palomar.reward.scoring import score_logged
+from tests.app.console.conftest import said
 
 Page = Callable[..., AppTest]
 RUN, CYCLE = "seeded", 7
@@ -47,11 +48,6 @@ ITEM = Interaction(
         ),
     ),
 )
-
-
-def said(app: AppTest) -> str:
-    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-    return "\n".join(str(item.value) for kind in kinds for item in app.get(kind))
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,8 @@ from palomar.data.slices import ALL
 from palomar.data.store import Store
 from palomar.data.store.records import LedgerRow, Place, QuarantinedRow
 from palomar.detectors.experiment import Effect, ExperimentReport, Validity
+from tests.app.console.conftest import said as words
+from tests.app.console.conftest import texts
 
 Page = Callable[..., AppTest]
 RUN = "seeded"
@@ -42,16 +44,6 @@ arms:
   champion: {checkpoint: checkpoint-0, share: 0.5, role: control}
   candidate: {checkpoint: checkpoint-7, share: 0.5, role: treatment}
 """
-
-
-def words(app: AppTest) -> str:
-    """All that the page says as Markdown or in a message, one element a line."""
-    kinds = ("markdown", "caption", "info", "warning", "error", "success", "title", "header", "subheader")
-    return "\n".join(str(item.value) for kind in kinds for item in app.get(kind))
-
-
-def texts(app: AppTest) -> str:
-    return "\n".join(item.value for item in (*app.text, *app.code))
 
 
 def ledger(cycle: int, broken: int, *, received: int = 120) -> list[LedgerRow]:
