@@ -20,6 +20,7 @@ from palomar.app.settings import DEFAULT_HOME
 from palomar.app.visible import visible
 from palomar.data.errors import StoreError
 from palomar.data.slices import ALL
+from palomar.data.store.records import Run
 from palomar.reward.replay import ANY, Replay, replay, spec_changes
 from palomar.reward.spec import version
 from palomar.reward.versions import stored_spec
@@ -230,9 +231,7 @@ def revert(
 ) -> None:
     """Let the run use an older reward again, from the next cycle on. The version itself is not changed."""
     observatory = Observatory(home or DEFAULT_HOME, store_url)
-    run = observatory.run(run_id)
-    if run is None:
-        raise StoreError(f"run {run_id!r}" if run_id else str(observatory.home), "there is no such run")
+    run = _run(observatory, run_id)
     record = version_of(observatory.store, to)
     change = patching.revert(observatory.store, run, record.version, reason=reason, actor=who(actor))
     if as_json:
@@ -266,9 +265,7 @@ def weights(
     from palomar.app.reward_weights import plain_weights
 
     observatory = Observatory(home or DEFAULT_HOME, store_url)
-    run = observatory.run(run_id)
-    if run is None:
-        raise StoreError(f"run {run_id!r}" if run_id else str(observatory.home), "there is no such run")
+    run = _run(observatory, run_id)
     said = plain_weights(observatory.store, run)
     if file is not None:
         write_text(file, json.dumps(said, indent=1) + "\n")
@@ -279,6 +276,14 @@ def weights(
         f"reward {said['reward_version'][:SHOWN_HASH]} of run {run.run_id}, from cycle {said['from_cycle']} on"
     )
     print_table(table(("term", "weight"), list(said["weights"].items())))
+
+
+def _run(observatory: Observatory, run_id: str | None) -> Run:
+    """The run of that id, else the newest. Raises StoreError where it is not there."""
+    run = observatory.run(run_id)
+    if run is None:
+        raise StoreError(f"run {run_id!r}" if run_id else str(observatory.home), "there is no such run")
+    return run
 
 
 def _brief(reason: str) -> str:
