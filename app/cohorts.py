@@ -209,7 +209,7 @@ def choices(observatory: Observatory) -> Choices:
 
     def make() -> Choices:
         found = values_of(lake, WORDS, MOST_VALUES)
-        return Choices(found, tuple(cycle for cycle in lake.cycles("observations") if cycle is not None))
+        return Choices(found, lake.numbered("observations"))
 
     answer = _CHOICES.ask(("choices", state(lake, ("observations", None))), make, wait_s=None)
     assert not isinstance(answer, Pending)

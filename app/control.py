@@ -150,7 +150,7 @@ def band_of(
     if not ripe:
         return _no_band(points[-1].cycle if points else 0, "no point of it has all its feedback")
     cycle = ripe[-1]
-    watched = [each for each in observatory.lake.cycles("observations") if each is not None and each <= cycle]
+    watched = [each for each in observatory.lake.numbered("observations") if each <= cycle]
     reference = baseline_of(observatory.store, run_id, cycle)
     key = (state(observatory.lake, ("observations", watched)), cycle, reference)
 

@@ -61,7 +61,7 @@ def lab(observatory: Observatory, run: Run) -> Lab:
         schedule=tuple(schedule),
         changes=tuple(store.rewards.changes(run.run_id)),
         proposals=tuple(sorted(proposals, key=lambda each: (-each.cycle, each.place))),
-        cycles=tuple(each for each in observatory.lake.cycles("observations") if each is not None),
+        cycles=observatory.lake.numbered("observations"),
     )
 
 

@@ -199,7 +199,7 @@ def _way(row: PressureRow | None) -> int:
 
 def predictions(observatory: Observatory, found: Patch, cycle: int) -> dict[str, list[dict[str, object]]]:
     """By the version of each proposal: the targets in the cycle after this, under the present reward and under it."""
-    there = [each for each in observatory.lake.cycles("observations") if each is not None and each <= cycle]
+    there = [each for each in observatory.lake.numbered("observations") if each <= cycle]
     past = history(observatory.lake, there, _specs(observatory))
     old: dict[Cell, PressureRow] = {(row.statistic, row.slice): row for row in found.before if row.kind == "old"}
     cells = [target.cell for target in found.targets]

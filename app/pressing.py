@@ -55,7 +55,7 @@ def pressed(
     wait_s: float | None = None,
 ) -> Pressed | Pending:
     """The matrix of a cycle, or of the ``last`` ones up to it as one, with the readings of the cycle's check."""
-    there = [each for each in observatory.lake.cycles("observations") if each is not None and each <= cycle]
+    there = [each for each in observatory.lake.numbered("observations") if each <= cycle]
     if cycle not in there:
         return Pressed((), None, f"cycle {cycle} is not in the lake")
     cycles = tuple(there[-max(1, last) :])
@@ -96,7 +96,7 @@ def curves_of(observatory: Observatory, run_id: str, cycle: int, *, wait_s: floa
     See `palomar.reward.incentives`. Made once for the same rows, specs and code, and kept beside the lake.
     """
     lake, store = observatory.lake, observatory.store
-    there = [each for each in lake.cycles("observations") if each is not None and each <= cycle]
+    there = [each for each in lake.numbered("observations") if each <= cycle]
     record = store.rewards.effective(run_id, cycle)
     if cycle not in there or record is None:
         why = "the run has no reward in force for it" if cycle in there else f"cycle {cycle} is not in the lake"

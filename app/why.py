@@ -231,7 +231,7 @@ def terms_of(
     ``wait_s``: how long to wait for pressures that are not there yet; None: until they are. Without ``cycle`` the
     newest.
     """
-    there = [each for each in observatory.lake.cycles("observations") if each is not None]
+    there = observatory.lake.numbered("observations")
     cycles = tuple(each for each in there if cycle is None or each <= cycle)[-AHEAD:]
     if not cycles:
         return TermsOf(statistic, slice_, (), None, None, (), (), 0, "no cycle of it is in the lake")

@@ -292,6 +292,10 @@ class Lake:
         numbered = sorted(cycle for cycle in found if cycle is not None)
         return (*numbered, None) if None in found else tuple(numbered)
 
+    def numbered(self, table: Table) -> tuple[int, ...]:
+        """The same without logs outside a loop."""
+        return tuple(cycle for cycle in self.cycles(table) if cycle is not None)
+
     def files(self, table: Table, cycles: Iterable[int | None] | None = None) -> list[Path]:
         """Complete files of a table (of some cycles), sorted by path."""
         folder = self._folder(table)

@@ -361,7 +361,7 @@ def _earlier(lake: Lake, plan: Plan, metrics: Sequence[Statistic], units: Mappin
     assert plan.before is not None
     first, last = plan.before
     found: dict[str, Floats] = {}
-    cycles = [cycle for cycle in lake.cycles("observations") if cycle is not None and first <= cycle <= last]
+    cycles = [cycle for cycle in lake.numbered("observations") if first <= cycle <= last]
     if not cycles:
         return found
     with lake.connect(["observations"], cycles) as connection:

@@ -66,8 +66,7 @@ class View:
         updates: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> View:
         """A view of a cycle; without a reference its first `BASELINE_CYCLES` cycles are taken."""
-        cycles = [each for each in lake.cycles("observations") if each is not None]
-        history = tuple(each for each in sorted(cycles) if cycle is not None and each <= cycle)
+        history = tuple(each for each in lake.numbered("observations") if cycle is not None and each <= cycle)
         chosen = tuple(sorted(reference)) or history[:BASELINE_CYCLES]
         return cls(lake, cycle, history, chosen, specs or {}, updates or {})
 

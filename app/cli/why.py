@@ -63,7 +63,7 @@ def why(
     if alarm is not None and subject is None:
         raise _nothing(f"no incident or finding {alarm!r} in run {run.name!r}", as_json)
     statistic = stat or (subject.finding.statistic if subject is not None else None)
-    there = [each for each in observatory.lake.cycles("observations") if each is not None]
+    there = observatory.lake.numbered("observations")
     cycle = after if after is not None else subject.cycle if subject is not None else there[-1] if there else None
     if statistic is None or cycle is None:
         raise _nothing("it is about no statistic" if statistic is None else "nothing was distilled yet", as_json)

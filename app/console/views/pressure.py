@@ -59,7 +59,7 @@ def page() -> None:
     with frame.panel("Pressure"):
         observatory = frame.observatory()
         run = frame.run()
-        there = [each for each in observatory.lake.cycles("observations") if each is not None]
+        there = observatory.lake.numbered("observations")
         if run is None and not observatory.lake.files("observations"):
             frame.nothing_yet()
             return

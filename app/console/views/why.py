@@ -69,7 +69,7 @@ def page() -> None:
         if run is None and not observatory.lake.files("observations"):
             frame.nothing_yet()
             return
-        there = [each for each in observatory.lake.cycles("observations") if each is not None]
+        there = observatory.lake.numbered("observations")
         if run is None or not there:
             st.info(
                 "**Nothing to compare yet.** This page compares cycles of a loop, and "
